@@ -1,1 +1,1 @@
-"""The built-in base: a small pretrained Llama-style model with its tokenizer (model card: ``README.md`` beside this file)."""
+"""The built-in base: a small pretrained Llama-style model with its tokenizer (model card: ``README.md`` beside it)."""

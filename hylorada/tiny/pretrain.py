@@ -99,7 +99,7 @@ def pretrain(model: LlamaForCausalLM, train: Tensor, held_out: Tensor, args: arg
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 250 == 0 or step == args.steps - 1:
+        if step % 100 == 0 or step == args.steps - 1:
             nll = held_out_nll(model, held_out[: 64 * args.block_size], args.block_size)
             rate = (step + 1) * args.batch_size * args.block_size / (time.monotonic() - began)
             print(

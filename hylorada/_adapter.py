@@ -1,0 +1,134 @@
+"""The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ._architectures import select_targets
+from ._buckets import boundary_penalty
+from ._config import HyLoRADAConfig, TrainingConfig
+from ._errors import InputError
+from ._landmarks import LearnableBucketLandmark, build_landmark
+from ._lora import LoRA, PositionBias
+from ._seeding import derive_seed, stream
+
+
+class Adapter(nn.Module):
+    """The parameters of one configuration for one base; a :class:`Pack` applies them.
+
+    All parameters are fp32 whatever the base's dtype (fp64 for an fp64 base): in bf16 an optimizer step of 1e-3 at 1.0
+    rounds to nothing. Every tensor has its own random stream, so adapters of different arms with the same seed start
+    from the same LoRA factors (common random numbers).
+
+    Args:
+        base: the frozen model; only its shapes are read.
+        config: ``max_positions`` must be set.
+        seed: of the initial values and of dropout.
+    """
+
+    def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
+        super().__init__()
+        if config.max_positions is None:
+            raise InputError("max_positions must be set to the trained block length")
+        self.config = config
+        self.seed = seed
+        self.targets = select_targets(base, config.target_modules)
+        dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
+        # ModuleDict keys can't hold dots
+        self.lora = nn.ModuleDict(
+            {
+                path.replace(".", "/"): LoRA(
+                    t.in_features, t.out_features, r=config.r, seed=derive_seed(seed, path), dtype=dtype
+                )
+                for path, t in self.targets.items()
+            }
+        )
+        self.position_bias = (
+            PositionBias(
+                base.config.num_hidden_layers,
+                max_positions=config.max_positions,
+                num_buckets=config.position_bias_buckets,
+                dtype=dtype,
+            )
+            if config.position_bias
+            else None
+        )
+        self.landmark = build_landmark(
+            config,
+            hidden_size=base.config.hidden_size,
+            max_positions=config.max_positions,
+            seed=derive_seed(seed, "landmark"),
+            dtype=dtype,
+        )
+        self.to(base.device)
+        self.dropout_stream = stream(seed, "dropout", device=base.device)
+
+    def lora_at(self, path: str) -> LoRA | None:
+        """The update of the base's module at ``path``; None if this adapter leaves it alone."""
+        if path not in self.targets:
+            return None
+        module = self.lora[path.replace(".", "/")]
+        assert isinstance(module, LoRA)
+        return module
+
+    @property
+    def boundaries(self) -> nn.Parameter | None:
+        """The trained boundaries [B-1] in [0, 1], or None."""
+        return self.landmark.boundaries if isinstance(self.landmark, LearnableBucketLandmark) else None
+
+    def learned_boundaries(self) -> Tensor | None:
+        """The sorted boundaries [B-1] in token positions, or None."""
+        return self.landmark.boundary_positions() if isinstance(self.landmark, LearnableBucketLandmark) else None
+
+    def penalty(self) -> Tensor | None:
+        """The regularizer that training adds to the loss, or None."""
+        if self.boundaries is None or not (self.config.boundary_diversity or self.config.boundary_repulsion):
+            return None
+        return boundary_penalty(self.boundaries, self.config.boundary_diversity, self.config.boundary_repulsion)
+
+    def after_update(self) -> None:
+        """To be called after each optimizer step: boundaries stay inside the block."""
+        if isinstance(self.landmark, LearnableBucketLandmark):
+            self.landmark.clamp_boundaries()
+
+    def applied(self) -> dict[str, Any]:
+        """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""
+        shown: dict[str, Any] = {"r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))}
+        if self.landmark is not None:
+            shown |= {
+                "num_landmarks": self.landmark.landmarks.shape[0],
+                "num_buckets": self.landmark.position_gates.shape[0],
+                "max_positions": self.landmark.max_positions,
+                "landmark_bucketing": "fixed",
+            }
+        if isinstance(self.landmark, LearnableBucketLandmark):
+            shown |= {"temperature": self.landmark.temperature, "landmark_bucketing": "learnable"}
+        return {**self.config.to_dict(), "position_bias": self.position_bias is not None, **shown}
+
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def optimizer_groups(self, training: TrainingConfig) -> list[dict[str, Any]]:
+        """AdamW's groups: matrices (with weight decay), other parameters, boundaries (own rate, no decay).
+
+        Each group carries ``peak_lr``, its learning rate at the top of the schedule.
+        """
+        boundaries = self.boundaries
+        others = [p for p in self.parameters() if p is not boundaries]
+        lr = training.learning_rate
+        groups: list[dict[str, Any]] = [
+            {
+                "name": "matrices",
+                "params": [p for p in others if p.ndim >= 2],
+                "weight_decay": training.weight_decay,
+                "peak_lr": lr,
+            }
+        ]
+        if rest := [p for p in others if p.ndim < 2]:
+            groups.append({"name": "scalars", "params": rest, "weight_decay": 0.0, "peak_lr": lr})
+        if boundaries is not None:
+            boundary_lr = lr * self.config.boundary_lr_scale
+            groups.append({"name": "boundaries", "params": [boundaries], "weight_decay": 0.0, "peak_lr": boundary_lr})
+        return groups

