@@ -82,6 +82,12 @@ class Adapter(nn.Module):
         """The sorted boundaries [B-1] in token positions, or None."""
         return self.landmark.boundary_positions() if isinstance(self.landmark, LearnableBucketLandmark) else None
 
+    def start_boundaries(self) -> Tensor | None:
+        """The boundaries [B-1] before any training, in token positions, or None."""
+        if not isinstance(self.landmark, LearnableBucketLandmark):
+            return None
+        return self.landmark.start.sort().values * self.landmark.max_positions
+
     def penalty(self) -> Tensor | None:
         """The regularizer that training adds to the loss, or None."""
         if self.boundaries is None or not (self.config.boundary_diversity or self.config.boundary_repulsion):
@@ -113,22 +119,21 @@ class Adapter(nn.Module):
     def optimizer_groups(self, training: TrainingConfig) -> list[dict[str, Any]]:
         """AdamW's groups: matrices (with weight decay), other parameters, boundaries (own rate, no decay).
 
-        Each group carries ``peak_lr``, its learning rate at the top of the schedule.
+        Each group carries ``lr_scale``, its share of the scheduled learning rate.
         """
         boundaries = self.boundaries
         others = [p for p in self.parameters() if p is not boundaries]
-        lr = training.learning_rate
         groups: list[dict[str, Any]] = [
             {
                 "name": "matrices",
                 "params": [p for p in others if p.ndim >= 2],
                 "weight_decay": training.weight_decay,
-                "peak_lr": lr,
+                "lr_scale": 1.0,
             }
         ]
         if rest := [p for p in others if p.ndim < 2]:
-            groups.append({"name": "scalars", "params": rest, "weight_decay": 0.0, "peak_lr": lr})
+            groups.append({"name": "scalars", "params": rest, "weight_decay": 0.0, "lr_scale": 1.0})
         if boundaries is not None:
-            boundary_lr = lr * self.config.boundary_lr_scale
-            groups.append({"name": "boundaries", "params": [boundaries], "weight_decay": 0.0, "peak_lr": boundary_lr})
+            scale = self.config.boundary_lr_scale
+            groups.append({"name": "boundaries", "params": [boundaries], "weight_decay": 0.0, "lr_scale": scale})
         return groups

@@ -13,22 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+import transformers
+from huggingface_hub import constants, try_to_load_from_cache
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from hylorada._architectures import ARCHITECTURES
 from hylorada._errors import InputError, nearest
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
-SUPPORTED_MODEL_TYPES = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
 # What the GGUF file says; reading it from there takes seconds, as its tokenizer comes along.
 _SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
@@ -68,8 +64,7 @@ class _Source:
     local_files_only: bool = True
 
     def options(self) -> dict[str, Any]:
-        gguf = {"gguf_file": self.gguf_file} if self.gguf_file else {}
-        return {"local_files_only": self.local_files_only, **gguf}
+        return {"local_files_only": self.local_files_only} | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
 
 def inspect_base(model: str) -> BaseInfo:
@@ -87,7 +82,7 @@ def inspect_base(model: str) -> BaseInfo:
     """
     source = _find(model)
     config = _load_config(model, source)
-    commit = None if source.weights else getattr(config, "_commit_hash", None)
+    commit = None if source.weights else _cached_commit(source.location)
     return BaseInfo(
         name=model,
         model_type=config.model_type,
@@ -105,7 +100,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """Load a base's tokenizer; only fast ones, since byte counts need their offsets."""
     source = _find(model)
     with _loading(model, source):
-        tokenizer = AutoTokenizer.from_pretrained(source.location, **source.options())
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **source.options())
     if not tokenizer.is_fast:
         raise InputError(f"model {model!r}: its tokenizer is slow (no tokenizer.json); a fast one is needed")
     return tokenizer
@@ -122,7 +117,7 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
     source = _find(model)
     _load_config(model, source)  # refuses what isn't supported
     with _loading(model, source):
-        base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
             source.location, dtype=dtype, attn_implementation="sdpa", **source.options()
         )
     base.config.use_cache = False
@@ -163,18 +158,24 @@ def _find_folder(model: str, folder: Path) -> _Source:
 
 def _load_config(model: str, source: _Source) -> PreTrainedConfig:
     if model == SMOLLM2:
-        return AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
+        return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
     with _loading(model, source):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **source.options())
+        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(source.location, **source.options())
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
         raise InputError(f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}")
     return config
 
 
+def _cached_commit(repository: str) -> str | None:
+    """The commit of the config read just now: the hub cache's folder is named after it."""
+    found = try_to_load_from_cache(repository, "config.json")
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
 def _count_parameters(config: PreTrainedConfig) -> int:
     with torch.device("meta"):
-        return int(AutoModelForCausalLM.from_config(config).num_parameters())
+        return int(transformers.AutoModelForCausalLM.from_config(config).num_parameters())
 
 
 def _hash_files(files: tuple[Path, ...]) -> str:
@@ -207,12 +208,10 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
 def _problem(model: str, source: _Source, error: BaseException) -> str:
     if is_gated(error):
         return f"model {model!r}: access to {model} needs approval and a token"
-    hint = nearest(model, (TINY, SMOLLM2))
-    if not source.weights and hint.startswith("did you mean"):
+    if not source.weights and (hint := nearest(model, (TINY, SMOLLM2))).startswith("did you mean"):
         return f"model {model!r}: no folder and no hub model; {hint}"
     if not source.weights and source.local_files_only:
-        fetch = f"hf download {model}"
-        return f"model {model!r}: no folder, the hub can't be reached, no copy is cached; fetch it with: {fetch}"
+        return f"model {model!r}: no folder, no cached copy, no way to the hub; fetch it with: hf download {model}"
     return f"model {model!r}: {first_line(error)}"
 
 

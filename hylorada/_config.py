@@ -19,6 +19,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
     "r": (1, math.inf),
     "lora_dropout": (0.0, 0.99),
     "position_bias_buckets": (2, math.inf),
+    "max_positions": (2, math.inf),
     "num_landmarks": (0, math.inf),
     "num_buckets": (2, math.inf),
     "boundary_lr_scale": (0.0, math.inf),

@@ -71,8 +71,8 @@ class Evaluation:
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll); infinite where that exceeds a double."""
-    return math.exp(nll) if nll < 709 else math.inf
+    """exp(nll); infinite where that exceeds a double, NaN for NaN."""
+    return math.inf if nll >= 709 else math.exp(nll)
 
 
 def position_bins(block_size: int, num_bins: int = NUM_BINS) -> npt.NDArray[np.int64]:

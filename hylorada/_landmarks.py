@@ -105,6 +105,8 @@ class PositionAdaptiveLandmark(PositionLandmark):
 class LearnableBucketLandmark(PositionLandmark):
     """Landmarks gated by soft buckets whose B-1 boundaries are trained (see :func:`soft_bucket_weights`)."""
 
+    start: Tensor
+
     def __init__(
         self,
         *,
@@ -128,6 +130,7 @@ class LearnableBucketLandmark(PositionLandmark):
         self.temperature = temperature
         start = initial_boundaries(boundary_init, num_buckets, max_positions, stream(seed, "boundaries"), dtype)
         self.boundaries = nn.Parameter(start)
+        self.register_buffer("start", start.clone(), persistent=False)
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
         return soft_bucket_weights(positions, self.boundaries, self.temperature, self.max_positions)

@@ -46,7 +46,7 @@ class _Pass:
         low_rank_in = torch.stack([u.lora_A for u in updates if u is not None]).to(x.dtype)  # [S, r, d_in]
         low_rank_out = torch.stack([u.lora_B for u in updates if u is not None]).to(x.dtype)  # [S, d_out, r]
         low = torch.bmm(x.reshape(len(seats), -1, d_in), low_rank_in.mT)
-        low = low.view(len(seats), rows, length, self.rank) * self._gain(layer, seats).to(x.dtype)
+        low = low.view(len(seats), rows, length, self.rank) * self._gain(layer, seats, x.dtype)
         delta = torch.bmm(low.view(len(seats), -1, self.rank), low_rank_out.mT)
         delta = delta.view(len(seats), rows, length, -1)
         stacked = output.view(len(updates), rows, length, -1)
@@ -76,13 +76,14 @@ class _Pass:
                 mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
         return x * masks
 
-    def _gain(self, layer: int, seats: list[int]) -> Tensor:
+    def _gain(self, layer: int, seats: list[int], dtype: torch.dtype) -> Tensor:
         """What multiplies the low-rank activations: scaling times position bias, [S, 1 or b, 1 or T, 1]."""
-        gains = []
+        gains, at_least = [], torch.promote_types(dtype, torch.float32)
         for k in seats:
-            scaling, factor = self.adapters[k].config.scaling, self.factors[k]
-            gains.append(scaling * (torch.ones_like(self.positions[k]) if factor is None else factor[layer]))
-        return torch.stack(gains)[..., None]
+            factor = self.factors[k]
+            gain = torch.ones_like(self.positions[k], dtype=at_least) if factor is None else factor[layer]
+            gains.append(self.adapters[k].config.scaling * gain)
+        return torch.stack(gains)[..., None].to(dtype)
 
 
 class Pack:

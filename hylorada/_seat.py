@@ -61,11 +61,10 @@ class Seat:
             eps=training.adam_epsilon,
         )
 
-    @property
-    def boundaries_held(self) -> bool:
-        """Whether the curriculum still holds the boundaries at their start."""
+    def holds_boundaries(self, step: int) -> bool:
+        """Whether the curriculum holds the boundaries at their start in optimizer step ``step`` (from 0)."""
         config = self.adapter.config
-        return config.boundary_init == "fixed" and self.step < config.boundary_warmup * self.training.max_steps
+        return config.boundary_init == "fixed" and step < config.boundary_warmup * self.training.max_steps
 
     def objective(self, nll: Tensor) -> Tensor:
         """What this seat minimises: its mean NLL plus the boundary regularizers."""
@@ -80,14 +79,14 @@ class Seat:
         """
         if not math.isfinite(loss):
             raise Diverged("training loss", self.step + 1)
-        if self.boundaries_held and self.adapter.boundaries is not None:
+        if self.adapter.boundaries is not None and self.holds_boundaries(self.step):
             self.adapter.boundaries.grad = None  # no step and no moments while held
         norm = torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), self.training.max_grad_norm)
         if not math.isfinite(norm.item()):
             raise Diverged("gradient", self.step + 1)
-        factor = learning_rate_factor(self.step, self.training)
+        lr = self.training.learning_rate * learning_rate_factor(self.step, self.training)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor
+            group["lr"] = lr * group["lr_scale"]
         self.optimizer.step()
         self.adapter.after_update()
         self.step += 1
@@ -99,7 +98,7 @@ class Seat:
         first = groups["matrices"]
         found: dict[str, Any] = {
             **adapter.applied(),
-            "learning_rate": first["peak_lr"],
+            "learning_rate": self.training.learning_rate,
             "weight_decay": first["weight_decay"],
             "adam_beta1": first["betas"][0],
             "adam_beta2": first["betas"][1],
@@ -111,5 +110,5 @@ class Seat:
             "lr_scheduler_type": self.training.lr_scheduler_type,
         }
         if "boundaries" in groups:
-            found["boundary_lr_scale"] = groups["boundaries"]["peak_lr"] / first["peak_lr"]
+            found["boundary_lr_scale"] = groups["boundaries"]["lr_scale"]
         return found

@@ -85,10 +85,11 @@ def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: i
 
 def _evaluate_together(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int) -> list[Evaluation]:
     seats = max(1, len(adapters))
-    ids = torch.from_numpy(blocks.input_ids)
     parts = []
-    for chunk in ids.split(max(1, rows // seats)):
-        tokens = chunk.to(pack.base.device, torch.long).expand(seats, -1, -1)
+    chunk = max(1, rows // seats)
+    for start in range(0, blocks.num_blocks, chunk):
+        ids = torch.from_numpy(blocks.input_ids[start : start + chunk].astype(np.int64))
+        tokens = ids.to(pack.base.device).expand(seats, -1, -1)
         parts.append(pack.token_nll(adapters, tokens).double().cpu())
     token_nll = torch.cat(parts, dim=1).numpy()  # [K, N, T-1]
     num_bytes = int(blocks.num_bytes.sum())

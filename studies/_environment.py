@@ -1,0 +1,44 @@
+"""Settings that Ray, MLflow and Optuna read from the environment; to be applied before Ray is imported."""
+
+import os
+import secrets
+import tempfile
+import warnings
+from pathlib import Path
+
+_QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow holds the history
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it closes the MLflow runs too
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # Tune's own snapshots are not used: the study folder is the truth
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def prepare_environment() -> None:
+    """Quiet, private defaults; whatever the user has set stays."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", module="optuna")
+
+
+def make_private(folder: Path) -> None:
+    """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"
+    path = folder / "token"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+
+
+def short_folder() -> Path:
+    """A new folder with a short path: Ray's sockets allow 107 bytes."""
+    return Path(tempfile.mkdtemp(prefix="hy", dir="/tmp" if os.path.isdir("/tmp") else None))

@@ -1,0 +1,207 @@
+"""The host: the actor that owns a pack on one device, and the registry that makes one host for each device.
+
+Trials ask a host to advance; it steps all that wait in one pass, admits joins at every step, and lingers a moment for
+trials that have just reported, so that the pack stays full.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ._job import Job, Report
+
+Result = TypeVar("Result")
+_LINGER_S = 0.1  # longest wait for trials that are between two reports
+
+
+class Host:
+    """Serves ``attach``, ``advance`` and ``detach`` of many trials with one engine; made by the :class:`Registry`.
+
+    Every incarnation of a trial process has its own token: Tune may start a process for a trial, hand the trial to
+    another, and stop the first, whose late messages must not disturb the second.
+    """
+
+    def __init__(self, engine: Mapping[str, Any], blocks: Any) -> None:
+        from ._engine import Engine  # torch is imported in the host alone
+
+        self._engine = Engine(**engine, blocks=blocks)
+        self._tokens: dict[str, str] = {}
+        self._waiting: dict[str, asyncio.Future[Report]] = {}
+        self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
+        self._operations: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+        self._wake = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+
+    async def attach(self, job: dict[str, Any], token: str, seen: int) -> Report | None:
+        """Take a seat; a second incarnation of a trial takes over from the first.
+
+        Returns:
+            The report that the checkpoint holds, if the driver has seen less than it.
+        """
+        name = job["name"]
+
+        def take() -> Report | None:
+            self._release(name, RuntimeError("superseded by a newer process of this trial"))
+            self._engine.attach(Job.from_dict(job))
+            self._tokens[name] = token
+            return self._engine.stored_report(name, seen)
+
+        return await self._between_passes(take)
+
+    async def detach(self, name: str, token: str) -> None:
+        """Leave the seat; without effect for an incarnation that has been superseded."""
+
+        def leave() -> None:
+            if self._tokens.get(name) == token:
+                self._release(name, RuntimeError("detached"))
+
+        await self._between_passes(leave)
+
+    async def free(self, name: str) -> None:
+        """Empty a seat whose process is gone."""
+        await self._between_passes(lambda: self._release(name, RuntimeError("freed")))
+
+    async def advance(self, name: str, token: str) -> Report:
+        """Train until the trial's next report."""
+        if self._tokens.get(name) != token:
+            raise KeyError(f"{name} has no seat here")
+        self._waiting[name] = future = asyncio.get_running_loop().create_future()
+        self._between.pop(name, None)
+        self._start()
+        report: Report = await future
+        return report
+
+    async def evaluate_base(self, split: str) -> Any:
+        """The base alone on one split."""
+        return await self._between_passes(lambda: self._engine.evaluate_base(split))
+
+    def _release(self, name: str, reason: Exception) -> None:
+        self._tokens.pop(name, None)
+        self._between.pop(name, None)
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(reason)
+        self._engine.detach(name)
+
+    def _start(self) -> None:
+        self._wake.set()
+        if self._loop_task is None:
+            self._loop_task = asyncio.create_task(self._serve())
+
+    async def _between_passes(self, operation: Callable[[], Result]) -> Result:
+        """Run an operation when no pass is under way."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._operations.append((future, operation))
+        self._start()
+        return await future
+
+    async def _serve(self) -> None:
+        while True:
+            await self._run_operations()
+            if not self._waiting or self._lingers():
+                await self._sleep()
+                continue
+            names = list(self._waiting)
+            try:
+                results = await asyncio.to_thread(self._engine.advance, names)
+            except Exception as error:  # the pass as a whole failed: every trial in it is told why
+                results = dict.fromkeys(names, error)
+            for name, result in results.items():
+                self._answer(name, result)
+
+    async def _run_operations(self) -> None:
+        operations, self._operations = self._operations, []
+        for future, operation in operations:
+            try:
+                result = await asyncio.to_thread(operation)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _lingers(self) -> bool:
+        """Whether a trial that has just reported is still worth waiting for."""
+        now = asyncio.get_running_loop().time()
+        self._between = {n: until for n, until in self._between.items() if until > now}
+        return bool(self._between) and not self._operations
+
+    async def _sleep(self) -> None:
+        self._wake.clear()
+        if self._operations:
+            return
+        now = asyncio.get_running_loop().time()
+        timeout = max(self._between.values()) - now if self._waiting and self._between else None
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        except TimeoutError:
+            self._between.clear()
+
+    def _answer(self, name: str, result: Report | Exception | None) -> None:
+        if result is None:
+            return
+        waiting = self._waiting.pop(name, None)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(result, Exception):
+            waiting.set_exception(result)
+            return
+        if not result.done:
+            self._between[name] = asyncio.get_running_loop().time() + _LINGER_S
+        waiting.set_result(result)
+
+
+class Registry:
+    """Knows the host of each device; makes it on demand, and again when it has died."""
+
+    def __init__(self, engine: Mapping[str, Any], blocks: Any) -> None:
+        self._engine, self._blocks = engine, blocks
+        self._hosts: dict[tuple[str, str], tuple[Any, int]] = {}
+        self._lock = asyncio.Lock()
+
+    async def host(self, node: str, gpu: str, lost: int | None = None) -> tuple[Any, int]:
+        """The host of a device.
+
+        Args:
+            node: Ray's id of the node.
+            gpu: id of the GPU on it; empty for the CPU.
+            lost: number of the host that the caller has found dead.
+
+        Returns:
+            The actor's handle and its number.
+        """
+        async with self._lock:
+            handle, number = self._hosts.get((node, gpu), (None, 0))
+            if handle is None or number == lost:
+                number += 1
+                handle = self._make(node, gpu)
+                self._hosts[node, gpu] = handle, number
+            return handle, number
+
+    def _make(self, node: str, gpu: str) -> Any:
+        cores = os.cpu_count() or 1
+        environment = {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": str(cores)}
+        engine = {**self._engine, "device": "cuda" if gpu else "cpu", "threads": cores}
+        actor = ray.remote(Host).options(
+            num_cpus=0,
+            max_concurrency=1000,
+            runtime_env={"env_vars": environment},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        return actor.remote(engine, self._blocks)
+
+
+def start_registry(name: str, engine: Mapping[str, Any], blocks: Any) -> Any:
+    """Start the registry on this node, where it lives as long as the driver."""
+    here = ray.get_runtime_context().get_node_id()
+    actor = ray.remote(Registry).options(
+        name=name,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+    )
+    return actor.remote(engine, blocks)

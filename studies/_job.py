@@ -1,0 +1,74 @@
+"""What passes between the driver, a trial and the host: plain values only, so that a trial process needs no torch."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One adapter to train.
+
+    Attributes:
+        name: of the trial, e.g. ``learnable-0042``; unique in the study.
+        adapter: fields of :class:`hylorada.HyLoRADAConfig`.
+        training: fields of :class:`hylorada.TrainingConfig`.
+        seed: of the adapter's initial values and dropout.
+        data_seed: of the order of blocks.
+        report_steps: optimizer steps after which it is evaluated on validation; the last ends it.
+        folder: for its checkpoint, seen by host and driver.
+        test: whether to read the test split at the end (confirm stage only).
+    """
+
+    name: str
+    adapter: Mapping[str, Any]
+    training: Mapping[str, Any]
+    seed: int
+    data_seed: int
+    report_steps: tuple[int, ...]
+    folder: str
+    test: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Job":
+        return cls(**{**values, "report_steps": tuple(values["report_steps"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a trial tells at a report.
+
+    Attributes:
+        step: optimizer steps done.
+        metrics: ``train/nll`` (mean since the last report) and the ``eval/...`` figures.
+        boundaries: sorted, in token positions; empty where none are learned.
+        start_boundaries: where they started.
+        seconds: of training and evaluation so far: this seat's share of its pack's time.
+        parameters: trainable numbers of the adapter.
+        applied: the configuration in force, read back from adapter and optimizer.
+        done: whether this was the last report.
+        diverged: why the trial can't go on, e.g. ``non-finite training loss at step 2``.
+        block_nll: file with the test split's per-block losses, once ``test`` was asked for.
+    """
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    boundaries: tuple[float, ...] = ()
+    start_boundaries: tuple[float, ...] = ()
+    seconds: float = 0.0
+    parameters: int = 0
+    applied: Mapping[str, Any] = field(default_factory=dict)
+    done: bool = False
+    diverged: str | None = None
+    block_nll: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Report":
+        tuples = {k: tuple(values[k]) for k in ("boundaries", "start_boundaries")}
+        return cls(**{**values, **tuples})

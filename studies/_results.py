@@ -1,0 +1,145 @@
+"""What a study found: the table of arms, the comparisons with their intervals, and the verdict."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._statistics import ArmScores, Comparison, compare, verdict
+from ._store import Record, Store, read_record
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm after the confirm stage.
+
+    Attributes:
+        arm: name.
+        trial: the search trial whose configuration was confirmed.
+        params: what that trial's search had proposed.
+        ppl: exp of the mean test NLL over seeds.
+        ppl_median: median over seeds.
+        ppl_by_seed: every seed.
+        seeds: numbers of the paired seeds.
+        parameters: trainable numbers of the adapter.
+        trial_seconds: mean time of a confirm run: its share of its packs' time.
+        searched: search trials by state.
+    """
+
+    arm: str
+    trial: str
+    params: Mapping[str, Any]
+    ppl: float
+    ppl_median: float
+    ppl_by_seed: tuple[float, ...]
+    seeds: tuple[int, ...]
+    parameters: int
+    trial_seconds: float
+    searched: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that ``hylorada report`` shows.
+
+    Attributes:
+        study: its name.
+        base_ppl: test PPL of the base without any adapter; None if not measured.
+        tokens: test tokens predicted.
+        arms: by name.
+        comparisons: arm against reference on the test split.
+        verdict: in a sentence or two.
+        notes: what the reader must know: arms left out, runs that failed.
+        provenance: commit, versions, model and data fingerprints, seeds.
+    """
+
+    study: str
+    base_ppl: float | None
+    tokens: int
+    arms: tuple[ArmResult, ...]
+    comparisons: tuple[Comparison, ...]
+    verdict: str
+    notes: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def comparison(self, arm: str, reference: str) -> Comparison | None:
+        return next((c for c in self.comparisons if (c.arm, c.reference) == (arm, reference)), None)
+
+
+def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str, Any], notes: list[str]) -> Results:
+    """Compute the results of whatever the confirm stage has finished."""
+    study = store.study
+    runs = {arm: [r for r in store.of("confirm", arm) if r.state == "complete"] for arm in study.arms}
+    notes = [*notes, *_lost_runs(store)]
+    paired = _paired_seeds(runs)
+    scores = {
+        arm: _scores(arm, [r for r in found if r.number in paired], store) for arm, found in runs.items() if found
+    }
+    pairs = [p for p in study.comparisons if all(x in scores for x in p)] if paired else []
+    comparisons = compare(list(scores.values()), pairs, seed=study.seed) if pairs else ()
+    arms = tuple(_arm_result(store, runs[arm], s) for arm, s in scores.items()) if paired else ()
+    return Results(
+        study=study.name,
+        base_ppl=None if base is None else float(base["ppl"]),
+        tokens=_tokens(scores),
+        arms=arms,
+        comparisons=comparisons,
+        verdict=verdict(comparisons) if comparisons else "No verdict: no pair of arms has finished the confirm stage.",
+        notes=tuple(notes),
+        provenance=provenance,
+    )
+
+
+def _paired_seeds(runs: Mapping[str, list[Record]]) -> set[int]:
+    """Seeds that every arm with any finished run has finished."""
+    sets = [{r.number for r in found} for found in runs.values() if found]
+    return set.intersection(*sets) if sets else set()
+
+
+def _scores(arm: str, runs: list[Record], store: Store) -> ArmScores:
+    ordered = sorted(runs, key=lambda r: r.number)
+    losses = [np.load(store.trial_folder(r.name) / Path(r.reports[-1].block_nll or "").name) for r in ordered]
+    return ArmScores(
+        arm=arm,
+        seeds=tuple(r.number for r in ordered),
+        block_nll=np.stack(losses),
+        tokens_per_block=store.study.block_size - 1,
+    )
+
+
+def _tokens(scores: Mapping[str, ArmScores]) -> int:
+    first = next(iter(scores.values()), None)
+    return 0 if first is None else first.block_nll.shape[1] * first.tokens_per_block
+
+
+def _arm_result(store: Store, runs: list[Record], scores: ArmScores) -> ArmResult:
+    states = [r.state for r in store.of("search", scores.arm)]
+    best = store.best(scores.arm)
+    return ArmResult(
+        arm=scores.arm,
+        trial=best.name if best else "",
+        params=runs[0].params,
+        ppl=scores.ppl_mean,
+        ppl_median=scores.ppl_median,
+        ppl_by_seed=tuple(float(p) for p in scores.ppl_by_seed),
+        seeds=scores.seeds,
+        parameters=runs[0].reports[-1].parameters,
+        trial_seconds=float(np.mean([r.reports[-1].seconds for r in runs])),
+        searched={s: states.count(s) for s in sorted(set(states))},
+    )
+
+
+def _lost_runs(store: Store) -> list[str]:
+    lost = [r for r in store.records.values() if r.stage == "confirm" and r.state in ("diverged", "failed")]
+    return [f"{r.name} {r.state}: {r.reason}; its seed is left out of every arm" for r in lost]
+
+
+def load_records(folder: Path) -> dict[str, Record]:
+    """All records of a study folder, read without opening it for writing."""
+    records = [read_record(p) for p in sorted((folder / "trials").glob("*/trial.json"))]
+    return {r.name: r for r in records}

@@ -1,0 +1,181 @@
+"""Search spaces that are declared, not coded: they print, validate, serialise and take overrides."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from hylorada import InputError
+
+Value: TypeAlias = bool | int | float | str | None
+
+
+class Suggests(Protocol):
+    """The part of ``optuna.Trial`` that a space needs."""
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+    def suggest_categorical(self, name: str, choices: tuple[Value, ...]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both inclusive; whole numbers where both ends are."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def suggest(self, name: str, trial: Suggests) -> Value:
+        if self.whole:
+            return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(name, float(self.low), float(self.high), log=self.log)
+
+    def contains(self, value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def examples(self) -> tuple[Value, ...]:
+        """The ends: where a range is wrong, one of them is."""
+        return (self.low, self.high)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, **({"log": True} if self.log else {})}
+
+    def __str__(self) -> str:
+        return f"{self.low:g} .. {self.high:g}" + (" (log)" if self.log else "")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values; a single one is a constant."""
+
+    options: tuple[Value, ...]
+
+    def suggest(self, name: str, trial: Suggests) -> Value:
+        value: Value = trial.suggest_categorical(name, self.options)
+        return value
+
+    def contains(self, value: Any) -> bool:
+        return value in self.options
+
+    def examples(self) -> tuple[Value, ...]:
+        return self.options
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"choice": list(self.options)}
+
+    def __str__(self) -> str:
+        return " | ".join(str(o) for o in self.options)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One searched field, and the value of another that it depends on."""
+
+    values: Range | Choice
+    when: tuple[str, Value] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.values.to_dict(), **({"when": {self.when[0]: self.when[1]}} if self.when else {})}
+
+    def __str__(self) -> str:
+        return str(self.values) + (f"  when {self.when[0]} is {self.when[1]}" if self.when else "")
+
+
+class Space:
+    """Named parameters in the order in which they are drawn; a condition refers to an earlier one.
+
+    Example:
+        >>> space = Space.from_dict({"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "num_buckets": {"choice": [8, 16]}})
+        >>> print(space.parameters["learning_rate"])
+        0.0001 .. 0.01 (log)
+    """  # noqa: E501
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        self.parameters = dict(parameters)
+
+    def sample(self, trial: Suggests) -> dict[str, Value]:
+        """Draw the active parameters; an inactive one is absent. Every value is plain."""
+        drawn: dict[str, Value] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.when is None or drawn.get(parameter.when[0]) == parameter.when[1]:
+                drawn[name] = parameter.values.suggest(name, trial)
+        return drawn
+
+    def start(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
+        """The defaults as a first point to try, so that no arm ends below them; values outside are left open."""
+        return {n: defaults[n] for n, p in self.parameters.items() if n in defaults and p.values.contains(defaults[n])}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: p.to_dict() for name, p in self.parameters.items()}
+
+    @classmethod
+    def from_dict(cls, declared: Mapping[str, Any]) -> "Space":
+        """Build from plain values: ``{low, high, log}``, ``{choice: [...]}``, each with ``when``, or a bare constant.
+
+        Raises:
+            InputError: every malformed parameter.
+        """
+        parameters: dict[str, Parameter] = {}
+        problems: list[str] = []
+        for name, value in declared.items():
+            try:
+                parameters[name] = _parse(name, value, parameters)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(problems)
+        return cls(parameters)
+
+
+def _parse(name: str, value: Any, earlier: Mapping[str, Parameter]) -> Parameter:
+    if not isinstance(value, Mapping):
+        if isinstance(value, list | tuple):
+            raise InputError(f"space {name}: a list must be written as choice: [...], got {value!r}")
+        return Parameter(Choice((value,)))
+    rest = dict(value)
+    when = _parse_condition(name, rest.pop("when", None), earlier)
+    if "choice" in rest:
+        return Parameter(_parse_choice(name, rest), when)
+    return Parameter(_parse_range(name, rest), when)
+
+
+def _parse_condition(name: str, when: Any, earlier: Mapping[str, Parameter]) -> tuple[str, Value] | None:
+    if when is None:
+        return None
+    if not isinstance(when, Mapping) or len(when) != 1:
+        raise InputError(f"space {name}: when must name one parameter and its value, got {when!r}")
+    ((other, value),) = when.items()
+    if other not in earlier:
+        raise InputError(f"space {name}: when refers to {other!r}, which must come earlier in the space")
+    return other, value
+
+
+def _parse_choice(name: str, declared: Mapping[str, Any]) -> Choice:
+    options = declared["choice"]
+    if not isinstance(options, list | tuple) or not options or set(declared) != {"choice"}:
+        raise InputError(f"space {name}: choice must be a list of at least one value, got {options!r}")
+    if any(not (o is None or isinstance(o, bool | int | float | str)) for o in options):
+        raise InputError(f"space {name}: each choice must be a number, text, true, false or null, got {options!r}")
+    if len({float(o) if isinstance(o, int | float) and not isinstance(o, bool) else o for o in options}) < len(options):
+        raise InputError(f"space {name}: choices must differ, got {options!r}")
+    return Choice(tuple(options))
+
+
+def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
+    unknown = sorted(set(declared) - {"low", "high", "log"})
+    if unknown or not {"low", "high"} <= set(declared):
+        raise InputError(f"space {name}: write low and high (and log), or choice; got {dict(declared)!r}")
+    low, high, log = declared["low"], declared["high"], declared.get("log", False)
+    for end in (low, high):
+        if not isinstance(end, int | float) or isinstance(end, bool) or not math.isfinite(end):
+            raise InputError(f"space {name}: low and high must be finite numbers, got {end!r}")
+    if low > high or (log and low <= 0):
+        raise InputError(
+            f"space {name}: needs low <= high" + (", both above 0" if log else "") + f", got {low}, {high}"
+        )
+    return Range(low, high, bool(log))

@@ -1,0 +1,288 @@
+"""The study folder: what a study knows, written so that a crash at any moment loses nothing.
+
+``study.json`` is the study; ``trials/NAME/trial.json`` and ``reports.jsonl`` are the truth about a trial; ``optuna.db``
+holds one Optuna study for each arm, brought in line with the trial files whenever the study is opened.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from filelock import FileLock, Timeout
+from optuna.trial import TrialState
+
+from hylorada import InputError
+from hylorada._seeding import derive_seed
+
+from ._job import Job, Report
+from ._study import Study
+
+State = Literal["running", "complete", "pruned", "diverged", "failed"]
+_OPTUNA_STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "diverged": TrialState.FAIL,
+    "failed": TrialState.FAIL,
+}
+
+
+@dataclass
+class Record:
+    """One trial of the search or one run of the confirm stage.
+
+    Attributes:
+        name: unique in the study.
+        arm: its arm.
+        stage: ``search`` or ``confirm``.
+        number: of the trial within its arm (search), or of the paired seed (confirm).
+        params: what Optuna proposed.
+        adapter: the full adapter configuration.
+        training: the full training configuration.
+        seed: of the adapter.
+        data_seed: of the order of blocks.
+        state: how it stands; only ``complete`` can be best.
+        reason: why it is diverged or failed.
+        reports: all so far, in order of steps.
+    """
+
+    name: str
+    arm: str
+    stage: Literal["search", "confirm"]
+    number: int
+    params: Mapping[str, Any]
+    adapter: Mapping[str, Any]
+    training: Mapping[str, Any]
+    seed: int
+    data_seed: int
+    state: State = "running"
+    reason: str | None = None
+    reports: list[Report] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """Last step reported."""
+        return self.reports[-1].step if self.reports else 0
+
+    @property
+    def nll(self) -> float | None:
+        """Validation NLL at the last report."""
+        return self.reports[-1].metrics.get("eval/nll") if self.reports else None
+
+
+class Store:
+    """Opens or makes the folder of one study and keeps it consistent; one process at a time.
+
+    Args:
+        folder: of the study.
+        study: what is asked for now.
+
+    Raises:
+        InputError: another process runs the study, or the folder holds a study of other settings.
+    """
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.study = folder, study
+        self._lock = FileLock(folder / "lock")
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
+        self._write_study()
+        self._optuna = {arm: self._open_optuna(arm) for arm in study.arms}
+        self.records: dict[str, Record] = {}
+        for path in sorted((folder / "trials").glob("*/trial.json")):
+            record = read_record(path)
+            self.records[record.name] = record
+        self._reconcile()
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def of(self, stage: str, arm: str) -> list[Record]:
+        """The records of one stage and arm, by number."""
+        found = [r for r in self.records.values() if (r.stage, r.arm) == (stage, arm)]
+        return sorted(found, key=lambda r: r.number)
+
+    def propose(self, arm: str) -> Record:
+        """Ask the arm's Optuna study for its next trial and write it down."""
+        study = self._optuna[arm]
+        number = len(study.get_trials(deepcopy=False))
+        if number == 0:
+            study.enqueue_trial(self._start(arm), skip_if_exists=True)
+        study.sampler = self._sampler(arm, number)
+        return self._sampled(arm, study.ask())
+
+    def add(self, record: Record) -> None:
+        """Write a new record down."""
+        self.records[record.name] = record
+        self.trial_folder(record.name).mkdir(parents=True, exist_ok=True)
+        self._write_record(record)
+
+    def report(self, name: str, report: Report) -> bool:
+        """Keep a report; a step that is known already (a replay after a crash) is left alone and answered False."""
+        record = self.records[name]
+        if report.step <= record.step:
+            return False
+        append_line(self.trial_folder(name) / "reports.jsonl", json.dumps(report.to_dict()))
+        record.reports.append(report)
+        self._report_to_optuna(record, report)
+        return True
+
+    def finish(self, name: str, state: State, reason: str | None = None) -> None:
+        """End a trial; told twice, the first stays."""
+        record = self.records[name]
+        if record.state != "running":
+            return
+        record.state, record.reason = state, reason
+        self._write_record(record)
+        self._tell_optuna(record)
+
+    def job(self, record: Record) -> Job:
+        """What the host has to do for a record."""
+        return Job(
+            name=record.name,
+            adapter=record.adapter,
+            training=record.training,
+            seed=record.seed,
+            data_seed=record.data_seed,
+            report_steps=self.study.report_steps(),
+            folder=str(self.trial_folder(record.name)),
+            test=record.stage == "confirm",
+        )
+
+    def trial_folder(self, name: str) -> Path:
+        return self.folder / "trials" / name
+
+    def best(self, arm: str) -> Record | None:
+        """The arm's complete trial of lowest finite validation NLL."""
+        done = [r for r in self.of("search", arm) if r.state == "complete" and r.nll is not None]
+        return min(done, key=lambda r: (r.nll, r.number)) if done else None
+
+    def _write_study(self) -> None:
+        path = self.folder / "study.json"
+        if path.exists():
+            before = json.loads(path.read_text())
+            if changed := _changes(before, self.study):
+                raise InputError(
+                    [f"study {self.study.name!r} exists with other settings: {c}" for c in changed]
+                    + ["give the new study another name (--name), or set what it had"]
+                )
+        write_atomically(path, json.dumps(self.study.to_dict(), indent=1))
+
+    def _open_optuna(self, arm: str) -> optuna.Study:
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{self.folder / 'optuna.db'}", engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+        return optuna.create_study(storage=storage, study_name=arm, direction="minimize", load_if_exists=True)
+
+    def _sampler(self, arm: str, number: int) -> optuna.samplers.BaseSampler:
+        """TPE with a random stream of its own for each proposal: a resumed search draws what an unbroken one would."""
+        return optuna.samplers.TPESampler(
+            n_startup_trials=max(4, min(10, self.study.trials // 3)),
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            seed=derive_seed(self.study.seed, "sampler", arm, number) % 2**32,
+        )
+
+    def _start(self, arm: str) -> dict[str, Any]:
+        """The shared defaults as the arm's first point."""
+        adapter, training = self.study.configs(arm, {})
+        return self.study.arms[arm].space.start({**adapter.to_dict(), **training.to_dict()})
+
+    def _sampled(self, arm: str, trial: optuna.Trial) -> Record:
+        params = self.study.arms[arm].space.sample(trial)
+        adapter, training = self.study.configs(arm, params)
+        record = Record(
+            name=f"{arm}-{trial.number:04d}",
+            arm=arm,
+            stage="search",
+            number=trial.number,
+            params=params,
+            adapter=adapter.to_dict(),
+            training=training.to_dict(),
+            seed=derive_seed(self.study.seed, arm, trial.number),
+            data_seed=derive_seed(self.study.seed, "data"),
+        )
+        self.add(record)
+        return record
+
+    def _reconcile(self) -> None:
+        """Bring Optuna in line with the trial files: a crash may have come between the two."""
+        for arm, study in self._optuna.items():
+            for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                record = self.records.get(f"{arm}-{frozen.number:04d}")
+                if record is None:  # asked, but not yet written down
+                    self._sampled(arm, optuna.Trial(study, frozen._trial_id))
+                    continue
+                for report in record.reports:
+                    self._report_to_optuna(record, report)
+                if record.state != "running":
+                    self._tell_optuna(record)
+
+    def _report_to_optuna(self, record: Record, report: Report) -> None:
+        nll = report.metrics.get("eval/nll")
+        if record.stage == "search" and nll is not None:
+            study = self._optuna[record.arm]
+            frozen = study.get_trials(deepcopy=False)[record.number]
+            if not frozen.state.is_finished() and report.step not in frozen.intermediate_values:
+                optuna.Trial(study, frozen._trial_id).report(nll, report.step)
+
+    def _tell_optuna(self, record: Record) -> None:
+        if record.stage == "search":
+            state = _OPTUNA_STATES[record.state]
+            value = record.nll if state == TrialState.COMPLETE else None
+            self._optuna[record.arm].tell(record.number, value, state=state, skip_if_finished=True)
+
+    def _write_record(self, record: Record) -> None:
+        values = {k: v for k, v in asdict(record).items() if k != "reports"}
+        write_atomically(self.trial_folder(record.name) / "trial.json", json.dumps(values, indent=1))
+
+
+def read_record(path: Path) -> Record:
+    """A record from its ``trial.json`` and the ``reports.jsonl`` beside it."""
+    lines = path.with_name("reports.jsonl")
+    found = [Report.from_dict(json.loads(line)) for line in read_lines(lines)] if lines.exists() else []
+    return Record(**json.loads(path.read_text()), reports=found)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The complete lines of a file; a last line cut off by a crash is left out."""
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write, sync, rename: a reader sees the old text or the new."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
+    """What differs between a stored study and one asked for; more trials or seeds are no difference."""
+    now = json.loads(json.dumps(study.to_dict()))
+    return [
+        f"{key} was {before.get(key)!r}, now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if key not in ("trials", "seeds") and before.get(key) != now.get(key)
+    ]

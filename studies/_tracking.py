@@ -1,0 +1,221 @@
+"""MLflow: a parent run for the study, a child for each trial; one writer, explicit run ids."""
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+
+from hylorada import InputError
+
+from ._job import Report
+from ._store import Record
+
+_STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+_VALUE_LIMIT = 500  # characters of a parameter that a page still shows
+
+
+def default_uri(storage: Path) -> str:
+    """SQLite in the storage folder."""
+    return f"sqlite:///{storage.resolve() / 'mlflow.db'}"
+
+
+def check_tracking(uri: str) -> list[str]:
+    """Problems with a tracking address, without making anything there."""
+    if uri.startswith(("http://", "https://")):
+        return _check_server(uri)
+    if not uri.startswith(("sqlite:", "postgresql", "mysql", "mssql", "databricks")):
+        return [f"tracking_uri {uri!r}: folder stores are no longer served by MLflow; use sqlite:///PATH or a server"]
+    return []
+
+
+def _check_server(uri: str) -> list[str]:
+    import requests  # MLflow's own client library
+
+    try:
+        answer = requests.get(f"{uri.rstrip('/')}/health", timeout=5)
+    except requests.RequestException as error:
+        return [f"tracking_uri {uri!r} can't be reached: {type(error).__name__}"]
+    return [] if answer.ok else [f"tracking_uri {uri!r} answers {answer.status_code} at /health"]
+
+
+class Tracker:
+    """Writes one study to MLflow; opened again after a crash it goes on in the same runs.
+
+    Args:
+        uri: of the tracking store.
+        experiment: name; the study's.
+        artifacts: folder for artifacts of a local store; None leaves it to the server.
+        study_id: ties the parent run to one study folder.
+    """
+
+    def __init__(self, uri: str, experiment: str, *, artifacts: Path | None, study_id: str) -> None:
+        self.client = MlflowClient(tracking_uri=uri)
+        self._experiment = self._open_experiment(experiment, artifacts)
+        self.parent = self._open_parent(experiment, study_id)
+        self._runs: dict[str, str] = {}
+        self._logged: dict[str, int] = {}
+        self._find_children()
+
+    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """What the study ran on: tags and parameters of the parent; a value that has changed since is kept as a tag."""
+        known = self.client.get_run(self.parent).data.params
+        fresh = {k: v for k, v in params.items() if k not in known}
+        changed = {f"resumed.{k}": v for k, v in params.items() if k in known and known[k] != _shown(v)}
+        self.client.log_batch(
+            self.parent,
+            params=[Param(k, _shown(v)) for k, v in fresh.items()],
+            tags=[RunTag(k, _shown(v)) for k, v in {**tags, **changed}.items()],
+        )
+
+    def open(self, record: Record) -> None:
+        """The child run of a record: made, or reopened after a crash, with all its reports so far."""
+        if record.name not in self._runs:
+            self._runs[record.name] = self._create(record)
+        if self._unfinished(record):
+            self.client.update_run(self._runs[record.name], status="RUNNING")
+        for report in record.reports:
+            self.report(record.name, report)
+
+    def report(self, name: str, report: Report) -> None:
+        """Log a report's metrics, step = optimizer step; a step that is logged already is left alone."""
+        if report.step <= self._logged.get(name, -1):
+            return
+        now = int(time.time() * 1000)
+        first = name not in self._logged
+        metrics = [*_start_metrics(report, now)] if first and report.start_boundaries else []
+        metrics += [Metric(k, v, now, report.step) for k, v in _metrics(report).items() if math.isfinite(v)]
+        params = [Param("parameters", str(report.parameters))] if first else []
+        applied = [RunTag(f"applied.{k}", _shown(v)) for k, v in report.applied.items()] if first else []
+        self.client.log_batch(self._runs[name], metrics=metrics, params=params, tags=applied)
+        self._logged[name] = report.step
+
+    def close(self, record: Record) -> None:
+        """End the child run with the status that its record says."""
+        run = self._runs[record.name]
+        self.client.set_tag(run, "hylorada.state", record.state)
+        if record.reason:
+            self.client.set_tag(run, "hylorada.reason", record.reason[:5000])
+        if any(r.boundaries for r in record.reports):
+            self._log_boundaries(run, record.reports)
+        self.client.set_terminated(run, status=_STATUS[record.state])
+
+    def interrupt(self, records: Sequence[Record]) -> None:
+        """Mark what is still running as killed: the study was stopped and may be resumed."""
+        for record in records:
+            if record.state == "running" and record.name in self._runs:
+                self.client.set_terminated(self._runs[record.name], status="KILLED")
+        self.client.set_terminated(self.parent, status="KILLED")
+
+    def finish(self, folder: Path, files: Sequence[str], metrics: Mapping[str, float]) -> None:
+        """Files and figures of the whole study, and the parent's end."""
+        for name in files:
+            path = folder / name
+            if path.is_dir():
+                self.client.log_artifacts(self.parent, str(path), artifact_path=name)
+            elif path.exists():
+                self.client.log_artifact(self.parent, str(path))
+        now = int(time.time() * 1000)
+        self.client.log_batch(self.parent, metrics=[Metric(k, v, now, 0) for k, v in metrics.items()])
+        self.client.set_terminated(self.parent, status="FINISHED")
+
+    def _open_experiment(self, name: str, artifacts: Path | None) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is not None:
+            if found.lifecycle_stage == "deleted":
+                raise InputError(f"MLflow's experiment {name!r} is deleted; restore it, or name the study otherwise")
+            return str(found.experiment_id)
+        location = None if artifacts is None else artifacts.resolve().as_uri()
+        try:
+            return str(self.client.create_experiment(name, artifact_location=location))
+        except MlflowException as error:
+            raise InputError(f"MLflow can't make experiment {name!r}: {error.message}") from error
+
+    def _open_parent(self, name: str, study_id: str) -> str:
+        found = self.client.search_runs([self._experiment], f"tags.`hylorada.study` = '{study_id}'", max_results=1)
+        if found:
+            run_id = str(found[0].info.run_id)
+            self.client.update_run(run_id, status="RUNNING")
+            return run_id
+        tags = {"hylorada.study": study_id, MLFLOW_RUN_NAME: name}
+        return str(self.client.create_run(self._experiment, tags=tags).info.run_id)
+
+    def _find_children(self) -> None:
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [self._experiment],
+                f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'",
+                max_results=1000,
+                page_token=token,
+            )
+            for run in page:
+                self._runs[run.data.tags[MLFLOW_RUN_NAME]] = run.info.run_id
+                if "eval/nll" in run.data.metrics:
+                    history = self.client.get_metric_history(run.info.run_id, "eval/nll")
+                    self._logged[run.data.tags[MLFLOW_RUN_NAME]] = max(m.step for m in history)
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, record: Record) -> str:
+        tags = {
+            MLFLOW_PARENT_RUN_ID: self.parent,
+            MLFLOW_RUN_NAME: record.name,
+            "hylorada.arm": record.arm,
+            "hylorada.stage": record.stage,
+        }
+        run_id = str(self.client.create_run(self._experiment, tags=tags).info.run_id)
+        values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
+        params = [Param(k, _shown(v)) for k, v in values.items()]
+        searched = [RunTag("hylorada.searched", ",".join(record.params))] if record.params else []
+        self.client.log_batch(run_id, params=params, tags=searched)
+        return run_id
+
+    def _unfinished(self, record: Record) -> bool:
+        return record.state == "running"
+
+    def _log_boundaries(self, run: str, reports: Sequence[Report]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "boundaries.npz"
+            steps = np.array([0, *(r.step for r in reports)])
+            np.savez(
+                path, steps=steps, positions=np.array([reports[0].start_boundaries, *(r.boundaries for r in reports)])
+            )
+            self.client.log_artifact(run, str(path))
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
+
+
+def _start_metrics(report: Report, now: int) -> list[Metric]:
+    return [Metric(f"boundary/{i:03d}", b, now, 0) for i, b in enumerate(report.start_boundaries, 1)]
+
+
+def _metrics(report: Report) -> dict[str, float]:
+    """A report's metrics with the boundaries as series of their own."""
+    return {**report.metrics, **boundary_metrics(report), "time/trial_seconds": report.seconds}
+
+
+def boundary_metrics(report: Report) -> dict[str, float]:
+    """``boundary/001``.. in token positions, their mean shift, the smallest gap, and the share outside the block."""
+    if not report.boundaries:
+        return {}
+    now, start = np.array(report.boundaries), np.array(report.start_boundaries)
+    length = float(report.applied["max_positions"])
+    gaps = np.diff(np.concatenate([[0.0], now, [length]]))
+    return {
+        **{f"boundary/{i:03d}": float(b) for i, b in enumerate(now, 1)},
+        "boundary/shift": float(np.abs(now - start).mean()),
+        "boundary/min_gap": float(gaps.min()),
+        "boundary/outside": float(((now < 0) | (now > length)).mean()),
+    }

@@ -1,0 +1,193 @@
+"""Ray Tune: schedules a source's jobs over the devices of this machine or a cluster, and tells it what came."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from hylorada import InputError
+
+from ._environment import make_private, short_folder
+from ._host import start_registry
+from ._job import Job, Report
+from ._trial import Trial
+
+_RETRIES = 2  # of a trial whose process or host died
+
+
+class Source(Protocol):
+    """Where jobs come from and reports go to."""
+
+    def remaining(self) -> int:
+        """How many jobs :meth:`next_job` will still give."""
+
+    def next_job(self) -> tuple[Job, int] | None:
+        """The next job and the last step of it that is known; None when there are no more."""
+
+    def on_report(self, name: str, report: Report) -> bool:
+        """Take a report; True stops the trial."""
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """A trial that raised, retries included."""
+
+
+class _Local:
+    """State that must not travel: Tune pickles its searcher and scheduler, though nobody reads that pickle back."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _Proposer(_Local, Searcher):
+    """Gives Tune the source's jobs."""
+
+    def __init__(self, source: Source, registry: str) -> None:
+        super().__init__()
+        self._source, self._registry = source, registry
+
+    def suggest(self, trial_id: str) -> Any:
+        given = self._source.next_job()
+        if given is None:
+            return Searcher.FINISHED
+        job, seen = given
+        return {"job": job.to_dict(), "seen": seen, "registry": self._registry}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Nothing: the judge hears of every end."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study folder is the truth."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: see :meth:`save`."""
+
+
+class _Judge(_Local, FIFOScheduler):
+    """Passes reports to the source and its answer to Tune."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._source = source
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        stops = self._source.on_report(trial.config["job"]["name"], _report(result))
+        return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Tune comes here, and not to :meth:`on_trial_result`, with the last report of a trial that is done."""
+        self._source.on_report(trial.config["job"]["name"], _report(result))
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        if not trial.should_recover():
+            error = trial.get_error()
+            reason = str(error).strip().splitlines()[-1] if error is not None and str(error).strip() else repr(error)
+            self._source.on_failure(trial.config["job"]["name"], reason)
+
+
+def _report(result: Mapping[str, Any]) -> Report:
+    return Report.from_dict(json.loads(result["report"]))
+
+
+class Cluster:
+    """Ray for the length of a study: a private one on this machine, or a cluster that is joined.
+
+    Args:
+        address: of a cluster; None starts a private Ray whose ports are all on loopback.
+        seats: trials in a pack.
+        engine: arguments of every host's engine.
+        blocks: the tokenised text.
+
+    Raises:
+        InputError: the cluster can't be reached.
+    """
+
+    def __init__(self, *, address: str | None, seats: int, engine: Mapping[str, Any], blocks: Any) -> None:
+        self.seats = seats
+        self._folder = short_folder()
+        self._start(address)
+        self._name = f"hylorada-{os.getpid()}"
+        self._registry = start_registry(self._name, engine, ray.put(blocks))
+
+    def _start(self, address: str | None) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address is None:
+            make_private(self._folder)
+            options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(self._folder)}
+        else:
+            options["address"] = address
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InputError(f"address {address!r}: no Ray cluster answers ({type(error).__name__})") from error
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What one trial asks for: its share of a GPU, or of a CPU node's cores."""
+        if ray.cluster_resources().get("GPU"):
+            return {"cpu": 0, "gpu": 1 / self.seats}
+        cores = min(n["Resources"].get("CPU", 1) for n in ray.nodes() if n["Alive"])
+        return {"cpu": cores / self.seats, "gpu": 0}
+
+    @property
+    def slots(self) -> int:
+        """Trials that can run at once."""
+        available, asked = ray.cluster_resources(), self.resources
+        kind = "gpu" if asked["gpu"] else "cpu"
+        return max(1, round(float(available.get(kind.upper(), 1)) / asked[kind]))
+
+    def host(self) -> Any:
+        """The host of the driver's own node, started if need be."""
+        gpu = "0" if self.resources["gpu"] else ""
+        handle, _ = ray.get(self._registry.host.remote(ray.get_runtime_context().get_node_id(), gpu))
+        return handle
+
+    def run(self, source: Source) -> None:
+        """Run all jobs of a source; returns when each has ended."""
+        count = source.remaining()
+        if not count:
+            return
+        tuner = tune.Tuner(
+            tune.with_resources(Trial, self.resources),
+            tune_config=tune.TuneConfig(
+                search_alg=_Proposer(source, self._name),
+                scheduler=_Judge(source),
+                num_samples=count,
+                max_concurrent_trials=min(self.slots, count),
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=_trial_name,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(self._folder / "t"),
+                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+        shutil.rmtree(self._folder / "t", ignore_errors=True)
+
+    def close(self) -> None:
+        """End the private Ray, or leave the cluster."""
+        ray.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _trial_name(trial: Any) -> str:
+    return str(trial.config["job"]["name"])
+
+
+def visible_gpus() -> int:
+    """GPUs that Ray will see on this machine, without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([v for v in visible.split(",") if v.strip() not in ("", "-1")])
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))

@@ -1,0 +1,60 @@
+"""Does learning where the position buckets lie help? Three arms: no landmarks, fixed buckets, learnable boundaries."""
+
+from typing import Any
+
+DESCRIPTION = "fixed against learned bucket boundaries of position-adaptive landmarks"
+
+_LEARNING_RATE = {"low": 5e-4, "high": 2e-2, "log": True}
+_LANDMARKS = {"choice": [4, 8, 16]}
+_BUCKETS = {"choice": [8, 16, 32]}
+_WEIGHTS = {"choice": [0.0, 0.001, 0.01, 0.1]}
+
+STUDY: dict[str, Any] = {
+    "definition": "learnable_bucketing",
+    "name": "learnable_bucketing",
+    "model": "tiny",
+    "data": "pydocs",
+    "text_column": None,
+    "block_size": 128,
+    "dtype": "float32",
+    "trials": 8,
+    "eval_every": 20,
+    "eval_blocks": 24,
+    "test_blocks": None,
+    "grace_steps": 20,
+    "reduction_factor": 2,
+    "seeds": 3,
+    "seed": 0,
+    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 60, "batch_size": 4},
+    "arms": {
+        "baseline": {
+            "config": {"landmarks": False},
+            "space": {"learning_rate": _LEARNING_RATE},
+        },
+        # the bucket count is searched here too: else the learnable arm could win by its bucket count alone
+        "fixed": {
+            "config": {"landmark_bucketing": "fixed"},
+            "space": {
+                "learning_rate": _LEARNING_RATE,
+                "num_landmarks": _LANDMARKS,
+                "num_buckets": _BUCKETS,
+                "bucket_spacing": {"choice": ["log", "linear"]},
+            },
+        },
+        "learnable": {
+            "config": {"landmark_bucketing": "learnable"},
+            "space": {
+                "learning_rate": _LEARNING_RATE,
+                "num_landmarks": _LANDMARKS,
+                "num_buckets": _BUCKETS,
+                "temperature": {"low": 1e-3, "high": 1e-1, "log": True},
+                "boundary_lr_scale": {"low": 0.1, "high": 30.0, "log": True},
+                "boundary_init": {"choice": ["log", "uniform", "random", "fixed"]},
+                "boundary_warmup": {"low": 0.1, "high": 0.7, "when": {"boundary_init": "fixed"}},
+                "boundary_diversity": _WEIGHTS,
+                "boundary_repulsion": _WEIGHTS,
+            },
+        },
+    },
+    "comparisons": [["learnable", "fixed"], ["learnable", "baseline"], ["fixed", "baseline"]],
+}

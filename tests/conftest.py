@@ -1,0 +1,97 @@
+"""Tiny random bases, blocks and adapters; each is built from its own seed, no global generator is left changed."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+from hylorada import Adapter, HyLoRADAConfig
+from hylorada._blocks import Blocks
+
+VOCABULARY = 50
+BLOCK_SIZE = 16
+Family = Literal["llama", "gpt2", "gpt_neox"]
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    # ten times the default, so that attention is far from uniform and later tokens would show
+    "initializer_range": 0.2,
+}
+
+
+def _build(family: Family) -> PreTrainedModel:
+    if family == "llama":
+        return LlamaForCausalLM(LlamaConfig(**_SMALL, num_key_value_heads=1))
+    if family == "gpt_neox":
+        return GPTNeoXForCausalLM(GPTNeoXConfig(**_SMALL))
+    names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    names |= {"intermediate_size": "n_inner", "max_position_embeddings": "n_positions"}
+    return GPT2LMHeadModel(GPT2Config(**{names.get(k, k): v for k, v in _SMALL.items()}))
+
+
+@pytest.fixture(scope="session")
+def make_base() -> Callable[..., PreTrainedModel]:
+    """A fresh base of a family ("llama" by default) and dtype; equal bits at every call."""
+
+    def make(family: Family = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return _build(family).to(dtype).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., HyLoRADAConfig]:
+    """A small configuration for blocks of 16 tokens, with changes."""
+
+    def make(**changes: Any) -> HyLoRADAConfig:
+        small: dict[str, Any] = {"r": 2, "num_landmarks": 3, "num_buckets": 4, "position_bias_buckets": 8}
+        return HyLoRADAConfig(**{**small, "max_positions": BLOCK_SIZE, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def scramble() -> Callable[..., Adapter]:
+    """Moves every parameter of an adapter away from its start: boundaries anywhere in [0, 1], the rest normal."""
+
+    def apply(adapter: Adapter, seed: int = 0) -> Adapter:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter.normal_(0.0, 0.3, generator=generator)
+            if adapter.boundaries is not None:
+                adapter.boundaries.uniform_(generator=generator)
+        return adapter
+
+    return apply
+
+
+@pytest.fixture(scope="session")
+def token_blocks() -> npt.NDArray[np.int32]:
+    """24 blocks [24, 16] of random tokens."""
+    return np.random.default_rng(0).integers(0, VOCABULARY, size=(24, BLOCK_SIZE), dtype=np.int32)
+
+
+@pytest.fixture(scope="session")
+def blocks(token_blocks: npt.NDArray[np.int32]) -> Blocks:
+    """The same blocks with made-up byte counts."""
+    return Blocks(token_blocks, np.arange(40, 40 + len(token_blocks)), dropped_tokens=0, fingerprint="0" * 16)

@@ -1,0 +1,123 @@
+"""Landmark modules against loops in fp64, and their published sizes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hylorada import LearnableBucketLandmark, PositionAdaptiveLandmark, count_landmark_params
+from hylorada._buckets import fixed_edges
+from hylorada._landmarks import PositionLandmark
+
+LENGTH = 16
+
+
+def _fixed(dtype: torch.dtype = torch.float64) -> PositionAdaptiveLandmark:
+    return PositionAdaptiveLandmark(hidden_size=6, num_landmarks=3, num_buckets=4, max_positions=LENGTH, dtype=dtype)
+
+
+def _learnable(dtype: torch.dtype = torch.float64) -> LearnableBucketLandmark:
+    return LearnableBucketLandmark(
+        hidden_size=6, num_landmarks=3, num_buckets=4, max_positions=LENGTH, temperature=0.05, dtype=dtype
+    )
+
+
+def _random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _trained(landmark: PositionLandmark) -> PositionLandmark:
+    with torch.no_grad():
+        landmark.landmarks.copy_(_random(3, 6, seed=1))
+        landmark.position_gates.copy_(_random(4, 3, seed=2))
+        landmark.content_gate.copy_(_random(3, 6, seed=3))
+        landmark.scale.fill_(0.7)
+    return landmark
+
+
+def _bucket_shares(landmark: PositionLandmark, position: int) -> list[float]:
+    if isinstance(landmark, LearnableBucketLandmark):
+        u = position / LENGTH
+        s = [1 / (1 + math.exp(-(u - b) / landmark.temperature)) for b in sorted(landmark.boundaries.tolist())]
+        return [a - b for a, b in zip([1.0, *s], [*s, 0.0], strict=True)]
+    bucket = sum(position >= e for e in fixed_edges(4, LENGTH, "log"))
+    return [float(i == bucket) for i in range(4)]
+
+
+def _reference(landmark: PositionLandmark, hidden: torch.Tensor, positions: list[int]) -> np.ndarray:
+    marks, gates, content = (
+        t.detach().numpy() for t in (landmark.landmarks, landmark.position_gates, landmark.content_gate)
+    )
+    out = hidden.numpy().copy()
+    for row in range(out.shape[0]):
+        for t, position in enumerate(positions):
+            shares = np.array(_bucket_shares(landmark, position))
+            gate = np.array([shares @ gates[:, k] + content[k] @ hidden[row, t].numpy() for k in range(3)])
+            weights = np.exp(gate) / np.exp(gate).sum()
+            out[row, t] += landmark.scale.item() * sum(weights[k] * marks[k] for k in range(3))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("num_landmarks", "num_buckets", "learnable", "expected"),
+    [(8, 32, False, 12_545), (8, 32, True, 12_576), (4, 32, False, 6_273), (4, 32, True, 6_304)],
+)
+def test_parameter_counts_are_the_published_ones_plus_the_scale(
+    num_landmarks: int, num_buckets: int, learnable: bool, expected: int
+) -> None:
+    kind = LearnableBucketLandmark if learnable else PositionAdaptiveLandmark
+    landmark = kind(hidden_size=768, num_landmarks=num_landmarks, num_buckets=num_buckets, max_positions=512)
+    assert count_landmark_params(landmark) == expected
+    assert count_landmark_params(nn.Sequential(nn.Linear(2, 2), landmark)) == expected
+
+
+@pytest.mark.parametrize("make", [_fixed, _learnable])
+def test_forward_equals_a_loop_over_positions(make: type[PositionLandmark]) -> None:
+    landmark, hidden = _trained(make()), _random(2, 5, 6)
+    positions = [0, 1, 3, 9, 15]
+    found = landmark(hidden, torch.tensor([positions]))
+    np.testing.assert_allclose(found.detach().numpy(), _reference(landmark, hidden, positions), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [_fixed, _learnable])
+def test_untrained_landmarks_change_nothing(make: type[PositionLandmark]) -> None:
+    hidden = _random(2, LENGTH, 6)
+    assert torch.equal(make()(hidden, torch.arange(LENGTH)[None]), hidden)
+
+
+@pytest.mark.parametrize("make", [_fixed, _learnable])
+def test_each_position_is_computed_from_itself_alone(make: type[PositionLandmark]) -> None:
+    landmark, hidden = _trained(make()), _random(1, LENGTH, 6)
+    positions = torch.arange(LENGTH)[None]
+    whole = landmark(hidden, positions)
+    for t in range(LENGTH):
+        changed = hidden.clone()
+        changed[:, t] += 1.0
+        moved = (landmark(changed, positions) - whole).abs().amax(dim=(0, 2)) > 0
+        assert moved.nonzero().flatten().tolist() == [t]
+
+
+@pytest.mark.parametrize("make", [_fixed, _learnable])
+def test_output_keeps_the_dtype_of_the_hidden_states(make: type[PositionLandmark]) -> None:
+    landmark = make(dtype=torch.float32)
+    hidden = _random(1, LENGTH, 6).to(torch.bfloat16)
+    assert landmark(hidden, torch.arange(LENGTH)[None]).dtype == torch.bfloat16
+    assert {p.dtype for p in landmark.parameters()} == {torch.float32}
+
+
+def test_boundary_positions_are_sorted_tokens() -> None:
+    landmark = _learnable()
+    with torch.no_grad():
+        landmark.boundaries.copy_(torch.tensor([0.75, 0.25, 0.5]))
+    assert landmark.boundary_positions().tolist() == [4.0, 8.0, 12.0]
+
+
+def test_gates_depend_on_the_seed_alone() -> None:
+    def gates(seed: int) -> torch.Tensor:
+        return PositionAdaptiveLandmark(hidden_size=6, max_positions=64, seed=seed).position_gates
+
+    torch.rand(3)  # a global draw in between
+    assert torch.equal(gates(1), gates(1))
+    assert not torch.equal(gates(1), gates(2))
