@@ -103,9 +103,10 @@ class Engine:
         results.update(self._report(due))
         return results
 
-    def evaluate_base(self, split: str) -> Evaluation:
-        """The base alone."""
-        return evaluate(self.pack, [], self.blocks[split])[0]
+    def evaluate_base(self, split: str) -> dict[str, float]:
+        """The figures of the base alone."""
+        found = evaluate(self.pack, [], self.blocks[split])[0]
+        return {**found.metrics(), "tokens": found.tokens}
 
     def _report(self, due: Mapping[str, _Occupant]) -> dict[str, Report | Exception | None]:
         """Evaluate together the seats that have come to a report, and save each."""

@@ -1,5 +1,6 @@
 """Settings that Ray, MLflow and Optuna read from the environment; to be applied before Ray is imported."""
 
+import logging
 import os
 import secrets
 import tempfile
@@ -18,6 +19,7 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
@@ -27,6 +29,8 @@ def prepare_environment() -> None:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module="optuna")
+    for name in ("mlflow", "alembic", "optuna"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def make_private(folder: Path) -> None:

@@ -75,7 +75,7 @@ class Host:
         report: Report = await future
         return report
 
-    async def evaluate_base(self, split: str) -> Any:
+    async def evaluate_base(self, split: str) -> dict[str, float]:
         """The base alone on one split."""
         return await self._between_passes(lambda: self._engine.evaluate_base(split))
 

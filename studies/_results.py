@@ -1,5 +1,6 @@
 """What a study found: the table of arms, the comparisons with their intervals, and the verdict."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,3 +144,13 @@ def load_records(folder: Path) -> dict[str, Record]:
     """All records of a study folder, read without opening it for writing."""
     records = [read_record(p) for p in sorted((folder / "trials").glob("*/trial.json"))]
     return {r.name: r for r in records}
+
+
+def read_results(path: Path) -> Results:
+    """Results as ``results.json`` holds them."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    arms = tuple(
+        ArmResult(**{**a, "ppl_by_seed": tuple(a["ppl_by_seed"]), "seeds": tuple(a["seeds"])}) for a in values["arms"]
+    )
+    comparisons = tuple(Comparison(**{**c, "by_seed": tuple(c["by_seed"])}) for c in values["comparisons"])
+    return Results(**{**values, "arms": arms, "comparisons": comparisons, "notes": tuple(values["notes"])})

@@ -92,6 +92,7 @@ class Store:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._write_study()
         self._optuna = {arm: self._open_optuna(arm) for arm in study.arms}
         self.records: dict[str, Record] = {}

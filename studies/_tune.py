@@ -14,7 +14,6 @@ from ray.tune.search import Searcher
 
 from hylorada import InputError
 
-from ._environment import make_private, short_folder
 from ._host import start_registry
 from ._job import Job, Report
 from ._trial import Trial
@@ -98,9 +97,12 @@ def _report(result: Mapping[str, Any]) -> Report:
 class Cluster:
     """Ray for the length of a study: a private one on this machine, or a cluster that is joined.
 
+    The private one needs :func:`make_private` before Ray is imported.
+
     Args:
-        address: of a cluster; None starts a private Ray whose ports are all on loopback.
+        address: of a cluster; None starts a private Ray.
         seats: trials in a pack.
+        workspace: a folder with a short path for Ray's files.
         engine: arguments of every host's engine.
         blocks: the tokenised text.
 
@@ -108,9 +110,11 @@ class Cluster:
         InputError: the cluster can't be reached.
     """
 
-    def __init__(self, *, address: str | None, seats: int, engine: Mapping[str, Any], blocks: Any) -> None:
+    def __init__(
+        self, *, address: str | None, seats: int, engine: Mapping[str, Any], blocks: Any, workspace: Path
+    ) -> None:
         self.seats = seats
-        self._folder = short_folder()
+        self._folder = workspace
         self._start(address)
         self._name = f"hylorada-{os.getpid()}"
         self._registry = start_registry(self._name, engine, ray.put(blocks))
@@ -118,7 +122,6 @@ class Cluster:
     def _start(self, address: str | None) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
-            make_private(self._folder)
             options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(self._folder)}
         else:
             options["address"] = address
@@ -142,11 +145,12 @@ class Cluster:
         kind = "gpu" if asked["gpu"] else "cpu"
         return max(1, round(float(available.get(kind.upper(), 1)) / asked[kind]))
 
-    def host(self) -> Any:
-        """The host of the driver's own node, started if need be."""
+    def evaluate_base(self, split: str) -> dict[str, float]:
+        """The base's figures, from the host of the driver's own node; this also starts that host early."""
         gpu = "0" if self.resources["gpu"] else ""
-        handle, _ = ray.get(self._registry.host.remote(ray.get_runtime_context().get_node_id(), gpu))
-        return handle
+        host, _ = ray.get(self._registry.host.remote(ray.get_runtime_context().get_node_id(), gpu))
+        found: dict[str, float] = ray.get(host.evaluate_base.remote(split))
+        return found
 
     def run(self, source: Source) -> None:
         """Run all jobs of a source; returns when each has ended."""
@@ -178,7 +182,6 @@ class Cluster:
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
         ray.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _trial_name(trial: Any) -> str:

@@ -53,7 +53,10 @@ def make_base() -> Callable[..., PreTrainedModel]:
     def make(family: Family = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return _build(family).to(dtype).eval()
+            base = _build(family)
+        base.to(dtype=dtype)  # type: ignore[call-arg]
+        base.eval()
+        return base
 
     return make
 

@@ -1,8 +1,11 @@
 """Landmark modules against loops in fp64, and their published sizes."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -46,11 +49,11 @@ def _bucket_shares(landmark: PositionLandmark, position: int) -> list[float]:
     return [float(i == bucket) for i in range(4)]
 
 
-def _reference(landmark: PositionLandmark, hidden: torch.Tensor, positions: list[int]) -> np.ndarray:
+def _reference(landmark: PositionLandmark, hidden: torch.Tensor, positions: list[int]) -> npt.NDArray[np.float64]:
     marks, gates, content = (
         t.detach().numpy() for t in (landmark.landmarks, landmark.position_gates, landmark.content_gate)
     )
-    out = hidden.numpy().copy()
+    out: npt.NDArray[Any] = hidden.numpy().copy()
     for row in range(out.shape[0]):
         for t, position in enumerate(positions):
             shares = np.array(_bucket_shares(landmark, position))
@@ -74,7 +77,7 @@ def test_parameter_counts_are_the_published_ones_plus_the_scale(
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
-def test_forward_equals_a_loop_over_positions(make: type[PositionLandmark]) -> None:
+def test_forward_equals_a_loop_over_positions(make: Callable[..., PositionLandmark]) -> None:
     landmark, hidden = _trained(make()), _random(2, 5, 6)
     positions = [0, 1, 3, 9, 15]
     found = landmark(hidden, torch.tensor([positions]))
@@ -82,13 +85,13 @@ def test_forward_equals_a_loop_over_positions(make: type[PositionLandmark]) -> N
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
-def test_untrained_landmarks_change_nothing(make: type[PositionLandmark]) -> None:
+def test_untrained_landmarks_change_nothing(make: Callable[..., PositionLandmark]) -> None:
     hidden = _random(2, LENGTH, 6)
     assert torch.equal(make()(hidden, torch.arange(LENGTH)[None]), hidden)
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
-def test_each_position_is_computed_from_itself_alone(make: type[PositionLandmark]) -> None:
+def test_each_position_is_computed_from_itself_alone(make: Callable[..., PositionLandmark]) -> None:
     landmark, hidden = _trained(make()), _random(1, LENGTH, 6)
     positions = torch.arange(LENGTH)[None]
     whole = landmark(hidden, positions)
@@ -100,7 +103,7 @@ def test_each_position_is_computed_from_itself_alone(make: type[PositionLandmark
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
-def test_output_keeps_the_dtype_of_the_hidden_states(make: type[PositionLandmark]) -> None:
+def test_output_keeps_the_dtype_of_the_hidden_states(make: Callable[..., PositionLandmark]) -> None:
     landmark = make(dtype=torch.float32)
     hidden = _random(1, LENGTH, 6).to(torch.bfloat16)
     assert landmark(hidden, torch.arange(LENGTH)[None]).dtype == torch.bfloat16

@@ -1,0 +1,379 @@
+"""The command line."""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from hylorada._errors import InputError, nearest
+
+from ._environment import prepare_environment
+
+_EPILOG = """\
+examples:
+  hylorada run learnable_bucketing                              built-in base and text, no network
+  hylorada run learnable_bucketing --model gpt2 --data wikitext:wikitext-2-raw-v1 --block-size 512 --name wt2 \\
+      --set defaults.max_steps=500 --trials 16 --seeds 5        your own base and text
+  hylorada show learnable_bucketing                             the whole study as YAML, to edit and run with --config
+  hylorada report learnable_bucketing --json                    what it found
+
+Running the same command again resumes; nothing finished is run twice.
+exit codes: 0 done, 2 bad input, 3 a trial crashed, 130 interrupted with state saved
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code.
+    """
+    prepare_environment()
+    args = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        code: int = args.command(args, console)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"hylorada: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def definitions() -> dict[str, Any]:
+    """The study definitions: every public module of this package that has a STUDY."""
+    import studies
+
+    found = {}
+    for module in pkgutil.iter_modules(studies.__path__):
+        if not module.name.startswith("_"):
+            found[module.name] = importlib.import_module(f"studies.{module.name}")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hylorada",
+        description="Does learning where position buckets lie make HyLoRADA adapters better, on your model and text?",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_simple(commands, "list", _list, "study definitions, and the studies in the storage folder", json_output=True)
+    show = _add_simple(
+        commands, "show", _show, "a study: as YAML before it has run; its trials after", json_output=True
+    )
+    _add_study_options(show)
+    for name, command, text in (
+        ("report", _report, "the table and the verdict of a study"),
+        ("status", _status, "how far a study has come"),
+    ):
+        _add_named(commands, name, command, text)
+    _add_evaluate(commands)
+    ui = _add_simple(commands, "ui", _ui, "serve the MLflow page on this machine")
+    ui.add_argument("--port", type=int, default=5000, help="default: %(default)s")
+    ui.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; default: %(default)s (this machine only)"
+    )
+    return parser
+
+
+def _add_simple(commands: Any, name: str, command: Any, text: str, *, json_output: bool = False) -> Any:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(command=command)
+    _add_storage(parser)
+    if json_output:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_named(commands: Any, name: str, command: Any, text: str) -> None:
+    parser = _add_simple(commands, name, command, text, json_output=True)
+    parser.add_argument("study", help="name of a study that has been run")
+
+
+def _add_storage(parser: Any) -> None:
+    parser.add_argument("--storage", type=Path, default=Path("mlruns"), help="folder; default: %(default)s")
+    parser.add_argument("--tracking-uri", help="MLflow: a database or server; default: sqlite in the storage folder")
+
+
+def _add_study_options(parser: Any) -> None:
+    parser.add_argument(
+        "study", nargs="?", help="definition (see `hylorada list`) or the name of one that has been run"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the fields to change")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one field; may be repeated")
+    parser.add_argument("--name", help="of this study: folder and MLflow experiment; default: the definition's")
+    parser.add_argument("--model", help="base: tiny, smollm2-135m, a hub id or a folder")
+    parser.add_argument(
+        "--data", help="text: pydocs, a hub name:config, a folder or a file (.txt .jsonl .parquet .csv)"
+    )
+    parser.add_argument("--text-column", help="column of a table; default: found by itself")
+    parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm")
+    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage")
+    parser.add_argument("--seed", type=int, help="of the whole study")
+
+
+def _add_run(commands: Any) -> None:
+    text = "search, confirm and report; the same command again resumes"
+    parser = _add_simple(commands, "run", _run, text, json_output=True)
+    _add_study_options(parser)
+    parser.add_argument("--address", help="Ray cluster to join, e.g. auto or ray://host:10001; default: this machine")
+    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on a CPU, 16 on a GPU")
+
+
+def _add_evaluate(commands: Any) -> None:
+    text = "NLL, PPL and bits per byte of a base on a text"
+    parser = commands.add_parser("evaluate", help=text, description=text + ".")
+    parser.set_defaults(command=_evaluate)
+    parser.add_argument("--model", default="tiny", help="default: %(default)s")
+    parser.add_argument("--data", default="pydocs", help="default: %(default)s")
+    parser.add_argument("--text-column", help="column of a table")
+    parser.add_argument("--split", default="test", help="train, validation or test; default: %(default)s")
+    parser.add_argument("--block-size", type=int, default=128, metavar="T", help="default: %(default)s")
+    parser.add_argument("--blocks", type=int, metavar="N", help="first N blocks; default: all")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float64"), help="of the base")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _study_values(args: argparse.Namespace) -> dict[str, Any]:
+    """The definition, then the file, then the options, then ``--set``."""
+    from ._study import override
+
+    values = dict(_base_values(args))
+    options = {
+        "name": args.name,
+        "model": args.model,
+        "data": args.data,
+        "text_column": args.text_column,
+        "block_size": args.block_size,
+        "trials": args.trials,
+        "seeds": args.seeds,
+        "seed": args.seed,
+    }
+    values |= {k: v for k, v in options.items() if v is not None}
+    return override(values, args.set)
+
+
+def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
+    file: dict[str, Any] = _read_file(args.config) if args.config else {}
+    known = definitions()
+    name = args.study or str(file.get("definition", ""))
+    if not name:
+        raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
+    if name not in known:
+        raise InputError(f"unknown study {name!r}; {nearest(str(name), known)}")
+    return merge(known[name].STUDY, file)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--config {path}: not UTF-8 at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise InputError(f"--config {path}: must hold fields and values at the top level")
+    return values
+
+
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with ``changes``; mappings are merged key by key, but one searched parameter is replaced whole."""
+    result = dict(values)
+    for key, value in changes.items():
+        old = result.get(key)
+        whole = not isinstance(old, Mapping) or not isinstance(value, Mapping) or {"low", "choice"} & set(old)
+        result[key] = value if whole else merge(old, value)
+    return result
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
+    from ._run import Options, run_study
+    from ._study import Study
+
+    study = Study.from_dict(_study_values(args))
+    if args.seats is not None and args.seats < 1:
+        raise InputError(f"seats must be at least 1, got {args.seats}")
+    options = Options(storage=args.storage, tracking_uri=args.tracking_uri, address=args.address, seats=args.seats)
+    try:
+        results = run_study(study, options, console)
+    except KeyboardInterrupt:
+        print(f"interrupted; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        return 130
+    folder = options.study_folder(study.name)
+    _print_results(results, args.json)
+    if not args.json:
+        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {args.storage}")
+    from ._results import load_records
+
+    crashed = [r for r in load_records(folder).values() if r.state == "failed"]
+    for record in crashed[:1]:
+        print(f"hylorada: {len(crashed)} trials crashed; first {record.name}: {record.reason}", file=sys.stderr)
+    return 3 if crashed or not results.arms else 0
+
+
+def _resume_command() -> str:
+    import shlex
+
+    return shlex.join(["hylorada", *sys.argv[1:]])
+
+
+def _print_results(results: Any, as_json: bool) -> None:
+    from ._report import table
+
+    if as_json:
+        print(json.dumps(results.to_dict(), indent=1))
+        return
+    out = Console()
+    out.print(table(results))
+    out.print(results.verdict, highlight=False, markup=False, soft_wrap=True)
+    for note in results.notes:
+        out.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _list(args: argparse.Namespace, _console: Console) -> int:
+    known = {name: module.DESCRIPTION for name, module in definitions().items()}
+    run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
+    if args.json:
+        print(json.dumps({"definitions": known, "studies": run}))
+        return 0
+    print("definitions:")
+    for name, description in known.items():
+        print(f"  {name:24} {description}")
+    print(f"studies in {args.storage}:" + ("" if run else " none"))
+    for name in run:
+        print(f"  {name}")
+    return 0
+
+
+def _show(args: argparse.Namespace, _console: Console) -> int:
+    from ._study import Study
+
+    folder = args.storage / "studies" / (args.study or "")
+    if args.study and (folder / "study.json").exists() and args.study not in definitions():
+        values = json.loads((folder / "study.json").read_text())
+    else:
+        values = Study.from_dict(_study_values(args)).to_dict()
+    print(
+        json.dumps(values, indent=1) if args.json else yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
+        end="",
+    )
+    return 0
+
+
+def _open(args: argparse.Namespace) -> Path:
+    """The folder of a study that has been run."""
+    folder: Path = args.storage / "studies" / args.study
+    if not (folder / "study.json").exists():
+        there = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
+        hint = nearest(args.study, there) if there else f"there is none in {args.storage}"
+        raise InputError(f"no study {args.study!r} has been run; {hint}")
+    return folder
+
+
+def _report(args: argparse.Namespace, _console: Console) -> int:
+    from ._results import read_results
+
+    folder = _open(args)
+    if not (folder / "results.json").exists():
+        raise InputError(
+            f"study {args.study!r} has not finished; see `hylorada status {args.study}`, or run it to its end"
+        )
+    _print_results(read_results(folder / "results.json"), args.json)
+    if not args.json:
+        print(f"report: {folder / 'report.html'}")
+    return 0
+
+
+def _status(args: argparse.Namespace, _console: Console) -> int:
+    from ._report import trial_table
+    from ._results import load_records
+    from ._study import Study
+
+    folder = _open(args)
+    study = Study.from_dict(json.loads((folder / "study.json").read_text()))
+    records = load_records(folder)
+    if args.json:
+        fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "params")
+        print(json.dumps([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1))
+        return 0
+    out = Console()
+    out.print(trial_table(records, study))
+    for stage, wanted in (("search", study.trials * len(study.arms)), ("confirm", study.seeds * len(study.arms))):
+        ended = sum(r.stage == stage and r.state != "running" for r in records.values())
+        print(f"{stage}: {ended} of {wanted} ended")
+    return 0
+
+
+def _evaluate(args: argparse.Namespace, _console: Console) -> int:
+    import torch
+
+    from hylorada import Pack
+    from hylorada._bases import inspect_base, load_base, load_tokenizer
+    from hylorada._blocks import build_blocks
+    from hylorada._text import SPLITS, load_text
+    from hylorada._training import evaluate
+
+    if args.split not in SPLITS:
+        raise InputError(f"split {args.split!r} is unknown; {nearest(args.split, SPLITS)}")
+    limit = inspect_base(args.model).max_positions
+    if limit and args.block_size > limit:
+        raise InputError(f"block_size {args.block_size} exceeds model limit {limit} ({args.model})")
+    text = load_text(args.data, text_column=args.text_column)
+    tokenizer = load_tokenizer(args.model)
+    blocks = build_blocks(text.splits[args.split], tokenizer, args.block_size, split=args.split).head(args.blocks)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    pack = Pack(load_base(args.model, dtype=getattr(torch, args.dtype), device=device))
+    found = evaluate(pack, [], blocks)[0]
+    values = {
+        **found.metrics(),
+        "tokens": found.tokens,
+        "blocks": blocks.num_blocks,
+        "data_fingerprint": text.fingerprint,
+    }
+    if args.json:
+        print(json.dumps(values))
+    else:
+        print(
+            f"NLL {found.nll:.6f}  PPL {found.ppl:.4f}  bits per byte {found.bits_per_byte:.4f}  tokens {found.tokens}"
+        )
+    return 0
+
+
+def _ui(args: argparse.Namespace, _console: Console) -> int:
+    import subprocess
+
+    from ._tracking import default_uri
+
+    uri = args.tracking_uri or default_uri(args.storage)
+    if not args.tracking_uri and not (args.storage / "mlflow.db").exists():
+        raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", args.host]
+    print(f"MLflow: http://{args.host}:{args.port} (Ctrl-C ends it)", flush=True)
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    try:
+        return subprocess.run(
+            [*command, "--port", str(args.port), "--workers", "1"], env=environment, check=False
+        ).returncode
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

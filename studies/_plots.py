@@ -1,0 +1,324 @@
+"""The figures of ``report.html``: drawn with matplotlib's object API, returned as SVG that follows the page's theme.
+
+Each figure is an ``<svg>`` element as text, or None where there is nothing to draw.
+"""
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from ._space import Choice, Parameter, Range
+from ._statistics import SCALE, Comparison
+from ._store import Record
+from ._study import Study
+
+THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
+    "paper": ("#fdfdfc", "#17191c"),
+    "ink": ("#23272c", "#e2e4e7"),
+    "soft": ("#6a7179", "#9aa1a9"),
+    "line": ("#d5d8dc", "#3b4047"),
+    "good": ("#2f8f5b", "#4fb87f"),
+    "bad": ("#c0392b", "#ef7a6d"),
+    "arm0": ("#5f6b7a", "#a3afbf"),
+    "arm1": ("#2a6fb0", "#6cb0ee"),
+    "arm2": ("#c7621b", "#f09a55"),
+    "arm3": ("#7b4fa3", "#b894dd"),
+    "arm4": ("#1f8a8a", "#56c4c4"),
+    "arm5": ("#a8326f", "#e27fb0"),
+}
+_PAPER, _INK, _SOFT, _LINE, _GOOD, _BAD = (light for light, _ in list(THEME.values())[:6])
+_ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
+_WIDTH = 9.0  # inches; the page scales it
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "hylorada",  # equal results give equal bytes
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": _INK,
+    "xtick.color": _LINE,
+    "ytick.color": _LINE,
+    "xtick.labelcolor": _SOFT,
+    "ytick.labelcolor": _SOFT,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever the user's matplotlibrc says; all is put back afterwards."""
+    with mpl.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the browser's fonts draw it
+        yield
+
+
+def value_text(value: Any) -> str:
+    """A setting as a study file would show it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def last(record: Record, metric: str) -> float | None:
+    """A finite metric of the last report."""
+    value = record.reports[-1].metrics.get(metric) if record.reports else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def arm_colors(arms: Iterable[str]) -> dict[str, str]:
+    return {arm: _ARMS[i % len(_ARMS)] for i, arm in enumerate(arms)}
+
+
+@_styled()
+def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
+    """Each comparison with its interval and each seed, over the published scale of improvements."""
+    shown = [c for c in comparisons if math.isfinite(c.change)]
+    if not shown:
+        return None
+    figure, (axes,) = _panels(1, 1, height=0.75 + 0.5 * len(shown))
+    ends = [abs(x) for c in shown for x in (c.change, c.low, c.high, *c.by_seed) if math.isfinite(x)]
+    limit = max(0.7, 1.1 * max(ends))
+    _shade_scale(axes, limit)
+    for row, comparison in enumerate(shown):
+        _draw_comparison(axes, row, comparison, colors.get(comparison.arm, _INK))
+    axes.set_xlim(-limit, limit)
+    axes.set_ylim(len(shown) - 0.5, -0.6)
+    axes.set_yticks(range(len(shown)), [f"{c.arm} vs {c.reference}" for c in shown], color=_INK)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("change in test PPL, %   (left of 0: better)")
+    return _svg(figure)
+
+
+def _shade_scale(axes: Axes, limit: float) -> None:
+    """Bands of the published scale, named where there is room."""
+    edges = [0.0, *sorted(edge for edge, _ in SCALE), math.inf]
+    names = ["none", *(name for _, name in sorted(SCALE))]
+    for i, name in enumerate(names):
+        near, far = edges[i], min(edges[i + 1], limit)
+        if near < limit:
+            axes.axvspan(-far, -near, color=_GOOD, alpha=0.07 * i, linewidth=0)
+            if far - near > 0.11 * limit:
+                _above(axes, -(near + far) / 2, name)
+    _above(axes, limit / 2, "worse")
+    axes.axvline(0, color=_SOFT, linewidth=0.8)
+
+
+def _above(axes: Axes, x: float, text: str) -> None:
+    axes.text(x, 1.02, text, color=_SOFT, ha="center", va="bottom", fontsize=8, transform=axes.get_xaxis_transform())
+
+
+def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
+    axes.plot(c.by_seed, [row + 0.2] * len(c.by_seed), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid="tip seeds")
+    axes.plot([c.low, c.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
+    tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
+    axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
+    note = f"{c.decision}, Holm p = {c.p_holm:.2g}"
+    axes.text(1.01, row, note, va="center", fontsize=8.5, color=_SOFT, transform=axes.get_yaxis_transform())
+
+
+@_styled()
+def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str | None:
+    """Where boundaries started (above, hollow) and ended (below, filled), one row a run."""
+    shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
+    if not shown:
+        return None
+    figure, (axes,) = _panels(1, 1, height=0.7 + 0.55 * len(shown))
+    for row, run in enumerate(shown):
+        start, end = run.reports[-1].start_boundaries, run.reports[-1].boundaries
+        for a, b in zip(start, end, strict=False):
+            axes.plot([a, b], [row - 0.2, row + 0.2], color=color, linewidth=0.8, alpha=0.7)
+        axes.plot(start, [row - 0.2] * len(start), "o", ms=4.5, mfc=_PAPER, mec=color, gid=f"tip {run.name}: start")
+        axes.plot(end, [row + 0.2] * len(end), "o", ms=4.5, color=color, gid=f"tip {run.name}: end")
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_xlim(-0.015 * block_size, 1.015 * block_size)
+    axes.set_yticks(range(len(shown)), [_run_label(r) for r in shown], color=_INK)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("token position in the block")
+    return _svg(figure)
+
+
+@_styled()
+def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str | None:
+    """Every boundary over the steps of each run."""
+    shown = [r for r in runs if any(x.boundaries for x in r.reports)]
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), min(len(shown), 5), height=2.4, share="all")
+    for axes, run in zip(panels, shown, strict=True):
+        known = [r for r in run.reports if len(r.boundaries) == len(run.reports[0].start_boundaries)]
+        lines = np.array([run.reports[0].start_boundaries, *(r.boundaries for r in known)])
+        axes.plot([0, *(r.step for r in known)], lines, color=color, linewidth=0.8, alpha=0.85)
+        axes.set_title(_run_label(run))
+        axes.set_ylim(0, block_size)
+        axes.set_xlabel("optimizer step")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    panels[0].set_ylabel("token position")
+    return _svg(figure)
+
+
+def _run_label(run: Record) -> str:
+    return f"seed {run.number}" if run.stage == "confirm" else run.name
+
+
+@_styled()
+def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+    """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
+    window = _window([x.metrics["eval/ppl"] for r in trials for x in r.reports if "eval/ppl" in x.metrics])
+    arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
+    if window is None:
+        return None
+    colors = arm_colors(study.arms)
+    figure, panels = _panels(len(arms), min(len(arms), 3), height=2.8, share="all")
+    for axes, arm in zip(panels, arms, strict=True):
+        for rung in study.rungs():
+            axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
+        for trial in (r for r in trials if r.arm == arm):
+            _draw_curve(axes, trial, colors[arm], trial is best.get(arm))
+        axes.set_title(arm, color=colors[arm], fontweight="bold")
+        axes.set_xlabel("optimizer step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panels[0].set_ylim(*window)
+    panels[0].set_ylabel("validation PPL")
+    return _svg(figure)
+
+
+def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool) -> None:
+    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if "eval/ppl" in r.metrics]
+    if not points:
+        return
+    looks: dict[str, dict[str, Any]] = {
+        "complete": {"linewidth": 1.1, "alpha": 0.8},
+        "running": {"linewidth": 1.1, "alpha": 0.8, "linestyle": ":"},
+    }
+    look = looks.get(trial.state, {"linewidth": 0.7, "alpha": 0.4})
+    if is_best:
+        look = {"linewidth": 2.8, "alpha": 1.0, "zorder": 3}
+    steps, ppl = zip(*points, strict=True)
+    axes.plot(steps, ppl, color=color, marker=".", ms=3, gid=f"tip {trial.name}, {trial.state}", **look)
+    if trial.state in ("diverged", "failed"):
+        axes.plot(steps[-1:], ppl[-1:], "x", ms=6, color=_BAD, mew=1.5)
+
+
+@_styled()
+def parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+    """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
+    window = _window([x for r in trials if (x := last(r, "eval/ppl")) is not None])
+    drawn = {name for r in trials for name in r.params}
+    spaces: dict[str, list[Parameter]] = {}
+    for arm in study.arms.values():
+        for name, declared in arm.space.parameters.items():
+            spaces.setdefault(name, []).append(declared)
+    names = [n for n in spaces if n in drawn]
+    if window is None or not names:
+        return None
+    figure, panels = _panels(len(names), min(len(names), 3), height=2.1, share="y")
+    for axes, name in zip(panels, names, strict=True):
+        found = [r for r in trials if name in r.params]
+        _draw_parameter(axes, found, name, [p.values for p in spaces[name]], window, study, best)
+        axes.set_title(name)
+    panels[0].set_ylim(*window)
+    for axes in panels[::3]:
+        axes.set_ylabel("validation PPL")
+    return _svg(figure)
+
+
+def _draw_parameter(
+    axes: Axes,
+    trials: Sequence[Record],
+    name: str,
+    declared: Sequence[Range | Choice],
+    window: tuple[float, float],
+    study: Study,
+    best: Mapping[str, Record],
+) -> None:
+    places = _scale_parameter(axes, [r.params[name] for r in trials], declared)
+    colors, arms = arm_colors(study.arms), list(study.arms)
+    for trial in trials:
+        x = float(trial.params[name]) if places is None else places[value_text(trial.params[name])]
+        if places is not None:  # side by side: arms, and a little each trial
+            x += 0.5 * ((arms.index(trial.arm) + 0.5) / len(arms) - 0.5) + 0.12 * (trial.number * 0.618 % 1 - 0.5)
+        y, gid = last(trial, "eval/ppl"), f"tip {trial.name}, {trial.state}: {value_text(trial.params[name])}"
+        look: dict[str, Any] = {"color": colors[trial.arm], "gid": gid, "clip_on": False}
+        if trial.state == "diverged":
+            axes.plot([x], [window[1]], "x", ms=6, mew=1.5, **{**look, "color": _BAD})
+        elif y is not None and trial is best.get(trial.arm):
+            axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
+        elif y is not None and y <= window[1]:
+            faded = trial.state != "complete"
+            axes.plot([x], [y], "o", ms=4.5, mfc="none" if faded else None, alpha=0.6 if faded else 0.9, **look)
+
+
+def _scale_parameter(axes: Axes, values: Sequence[Any], declared: Sequence[Range | Choice]) -> dict[str, int] | None:
+    """Set the x axis up; for categories, answer where each one's place is."""
+    ranges = [d for d in declared if isinstance(d, Range)]
+    if len(ranges) < len(declared):
+        options = [o for d in declared if isinstance(d, Choice) for o in d.options]
+        places = {text: i for i, text in enumerate(dict.fromkeys(map(value_text, [*options, *values])))}
+        axes.set_xticks(list(places.values()), list(places))
+        axes.set_xlim(-0.5, len(places) - 0.5)
+        return places
+    low, high = min(r.low for r in ranges), max(r.high for r in ranges)
+    if any(r.log for r in ranges) and low > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high >= 50 * low else (1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(low / (high / low) ** 0.05 / 1.001, high * (high / low) ** 0.05 * 1.001)
+    else:
+        margin = 0.05 * (high - low) or 0.5
+        axes.set_xlim(low - margin, high + margin)
+    return None
+
+
+def _window(values: Sequence[float]) -> tuple[float, float] | None:
+    """The range of PPL to show: all good values; a few bad trials must not flatten the rest."""
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
+        return None
+    low, high = min(finite), float(np.quantile(finite, 0.95))
+    margin = max(0.06 * (high - low), 1e-3 * low)
+    return low - margin, high + margin
+
+
+def _panels(count: int, columns: int, *, height: float, share: Any = "none") -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, ``height`` inches a row."""
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
+    sharex: Any = share if share == "all" else "none"
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey="all" if share == "y" else share)
+    every: list[Axes] = list(grid.flat)
+    for spare in every[count:]:
+        spare.set_visible(False)
+    return figure, every[:count]
+
+
+def _svg(figure: Figure) -> str:
+    """The ``<svg>`` element: no metadata, no ids that would repeat on the page, tips as titles, themed colours."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
+    text = re.sub(r'<g id="tip ([^"]*)">', r"<g><title>\1</title>", text)
+    for name, (light, _) in THEME.items():
+        text = text.replace(light, f"var(--{name})")
+    return text

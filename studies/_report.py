@@ -1,0 +1,224 @@
+"""What a study found, to be read: tables for the terminal and one HTML file that holds everything."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from . import _plots
+from ._results import Results
+from ._sheets import (
+    WORDS,
+    Sheet,
+    arms_sheet,
+    best_trials,
+    comparisons_sheet,
+    confirm_sheet,
+    records_of,
+    rich_table,
+    searched_sheet,
+    trials_sheet,
+    winning_sheet,
+)
+from ._store import Record, write_atomically
+from ._study import Study
+
+_MANY = 40  # rows above which a table starts folded
+
+
+def table(results: Results) -> Table:
+    """The table of arms for the terminal.
+
+    Args:
+        results: of the study, from :func:`studies._results.gather`.
+    """
+    return rich_table(arms_sheet(results))
+
+
+def trial_table(records: Mapping[str, Record], study: Study) -> Table:
+    """Every search trial with what it searched, for the terminal; the best of each arm is bold."""
+    return rich_table(searched_sheet(records, study))
+
+
+def write_html(results: Results, records: Mapping[str, Record], study: Study, path: Path) -> None:
+    """Write the whole report as one HTML file that needs nothing else.
+
+    Args:
+        results: of the study.
+        records: all trials and runs, by name.
+        study: the study.
+        path: of the file; a reader sees the old file or the new one.
+    """
+    best = best_trials(records, study, results.arms)
+    colors = _plots.arm_colors(study.arms)
+    search = [r for arm in study.arms for r in records_of(records, "search", arm)]
+    body = [
+        _head(results, study),
+        _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
+        *(_boundaries(arm, records, study, best, colors[arm]) for arm in study.arms),
+        _section("Search", _curves(search, study, best), _parameters(search, study, best)),
+        _section("Winning configurations", _html(winning_sheet(results, study, best))),
+        _section("Confirm runs", _html(confirm_sheet(records, study))),
+        _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
+        _section("Provenance", _provenance(results.provenance)),
+    ]
+    write_atomically(path, _page(results.study, "\n".join(body)))
+
+
+def _html(sheet: Sheet) -> str:
+    if not sheet.rows:
+        return ""
+    used = sheet.used()
+    kinds = ["w" if sheet.columns[i] in WORDS else "n" for i in used]
+    head = "".join(f'<th class="{k}">{escape(sheet.columns[i])}</th>' for i, k in zip(used, kinds, strict=True))
+    rows = []
+    for number, row in enumerate(sheet.rows):
+        style = "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
+        cells = "".join(f'<td class="{k}">{escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True))
+        rows.append(f'<tr class="{style}">{cells}</tr>')
+    caption = f"<caption>{escape(sheet.caption)}</caption>" if sheet.caption else ""
+    body = "\n".join(rows)
+    return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+
+
+def _folded(title: str, sheet: Sheet) -> str:
+    if not sheet.rows:
+        return ""
+    opened = ' open="open"' if len(sheet.rows) <= _MANY else ""
+    return f"<details{opened}><summary>{escape(title)} ({len(sheet.rows)})</summary>{_html(sheet)}</details>"
+
+
+def _section(title: str, *parts: str) -> str:
+    inside = "\n".join(p for p in parts if p) or '<p class="none">Nothing to show yet.</p>'
+    return f"<section><h2>{escape(title)}</h2>\n{inside}</section>"
+
+
+def _figure(svg: str | None, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
+
+
+def _forest(results: Results, colors: Mapping[str, str]) -> str:
+    caption = (
+        "Diamonds: change in test PPL over all paired seeds, with the 95 % interval; dots: each seed. "
+        "Shaded: the published scale of improvements (from 0.5 % minimal, 1 % moderate, 2 % strong)."
+    )
+    return _figure(_plots.forest(results.comparisons, colors), caption)
+
+
+def _boundaries(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record], color: str) -> str:
+    """Only for an arm that learns them: its confirm runs, or before these its best trial."""
+    runs = [r for r in records_of(records, "confirm", arm) if any(x.boundaries for x in r.reports)]
+    runs = runs or [best[arm]] if arm in best else runs
+    shifts = _plots.boundary_shifts(runs, study.block_size, color)
+    if shifts is None:
+        return ""
+    caption = f"From start (hollow) to end (filled). {_moved(runs)}"
+    paths = _plots.boundary_paths(runs, study.block_size, color)
+    over = "Sorted boundaries over the steps of each run."
+    return _section(f"Boundaries of {arm}", _figure(shifts, caption), _figure(paths, over))
+
+
+def _moved(runs: Sequence[Record]) -> str:
+    ends = [r.reports[-1] for r in runs if r.reports]
+    pairs = [
+        np.subtract(e.boundaries, e.start_boundaries) for e in ends if len(e.boundaries) == len(e.start_boundaries)
+    ]
+    distance = np.abs(np.concatenate([[], *pairs]))
+    distance = distance[np.isfinite(distance)]
+    if not distance.size:
+        return ""
+    return f"A boundary moved by {distance.mean():.2f} tokens on average and by {distance.max():.2f} at most."
+
+
+def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+    counts = []
+    for arm in study.arms:
+        states = [r.state for r in trials if r.arm == arm]
+        counts.append(f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}")
+    caption = (
+        f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or failed; "
+        f"dashed: ASHA's rungs at steps {', '.join(map(str, study.rungs())) or '(none)'}. Point at a line for its name."
+    )
+    return _figure(_plots.curves(trials, study, best), caption)
+
+
+def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+    caption = (
+        "What was searched against the last validation PPL, in the arms' colours. Filled: complete; hollow: pruned "
+        "(fewer steps, so not to be compared with complete ones); diamonds: each arm's best; red crosses: diverged."
+    )
+    return _figure(_plots.parameters(trials, study, best), caption)
+
+
+def _head(results: Results, study: Study) -> str:
+    what = (
+        f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
+        f"{study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
+    )
+    notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
+    listed = f'<ul class="notes">{notes}</ul>' if notes else ""
+    title, verdict = escape(results.study), escape(results.verdict)
+    return (
+        f'<header><h1>{title}</h1><p class="what">{escape(what)}</p><p class="verdict">{verdict}</p>{listed}</header>'
+    )
+
+
+def _provenance(provenance: Mapping[str, Any]) -> str:
+    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in _flat(provenance))
+    return f"<dl>{rows}</dl>" if rows else ""
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _page(title: str, body: str) -> str:
+    """A whole document, well-formed as XML too, that may load nothing."""
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _plots.THEME.items()) for i in (0, 1))
+    theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"/><title>{escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
+<style>
+{theme}
+{_CSS}</style></head>
+<body>
+{body}
+</body></html>
+"""
+
+
+_CSS = """\
+:root{color-scheme:light dark}
+body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;background:var(--paper);color:var(--ink);
+  font:16px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
+h1{font-size:1.7rem;line-height:1.2;margin:0;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1px solid var(--line)}
+.what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
+.what{margin:.3rem 0 1.2rem}
+.verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;border-left:4px solid var(--arm1)}
+.notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
+.wide{overflow-x:auto;margin:.6rem 0 1.4rem}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;min-width:50%}
+caption{caption-side:bottom;text-align:left;padding-top:.5rem}
+th,td{padding:.3rem .8rem .3rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600;color:var(--soft);vertical-align:bottom}
+.n{text-align:right}td.n{white-space:nowrap}.w{text-align:left}
+.strong{font-weight:700}.faint{color:var(--soft)}
+figure{margin:1.2rem 0 1.6rem}
+svg{display:block;width:100%;height:auto;max-width:100%}
+svg text{font-family:inherit!important}
+figcaption{margin-top:.4rem;max-width:54rem}
+summary{cursor:pointer;font-weight:600;margin:.6rem 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;margin:0;font-size:.84rem}
+dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
+"""

@@ -1,0 +1,288 @@
+"""One study from its checks to its verdict."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from hylorada import InputError
+
+from ._environment import make_private, short_folder
+from ._panel import Panel
+from ._provenance import code_version, command_line, package_versions
+from ._report import write_html
+from ._results import Results, gather
+from ._store import Store, write_atomically
+from ._study import Study
+from ._tracking import Tracker, check_tracking, default_uri
+
+if TYPE_CHECKING:
+    from ._tune import Cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where a study runs and what it writes to.
+
+    Attributes:
+        storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
+        tracking_uri: of MLflow; None is SQLite in ``storage``.
+        address: of a Ray cluster; None is this machine.
+        seats: trials in a pack; None is 4 on a CPU and 16 on a GPU.
+    """
+
+    storage: Path
+    tracking_uri: str | None = None
+    address: str | None = None
+    seats: int | None = None
+
+    def study_folder(self, name: str) -> Path:
+        return self.storage / "studies" / name
+
+    @property
+    def uri(self) -> str:
+        return self.tracking_uri or default_uri(self.storage)
+
+
+@dataclass(frozen=True)
+class Material:
+    """The checked inputs of a study: tokenised text and what identifies text and base."""
+
+    blocks: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+
+def prepare(study: Study, options: Options) -> Material:
+    """Check everything that can be checked before any compute, and tokenise.
+
+    Raises:
+        InputError: all problems found; nothing has been written.
+    """
+    from hylorada._bases import inspect_base, load_tokenizer
+    from hylorada._blocks import build_blocks
+    from hylorada._text import load_text
+
+    problems = [*_storage_problems(options), *check_tracking(options.uri)]
+    base = _attempt(problems, inspect_base, study.model)
+    text = _attempt(problems, load_text, study.data, text_column=study.text_column)
+    if base and base.max_positions and study.block_size > base.max_positions:
+        problems.append(f"block_size {study.block_size} exceeds model limit {base.max_positions} ({study.model})")
+    if problems:
+        raise InputError(problems)
+    tokenizer = load_tokenizer(study.model)
+    limits = {"test": study.test_blocks, "validation": study.eval_blocks, "train": None}
+    blocks = {}
+    for split, limit in limits.items():  # the small ones first: what fails, fails before anything is written
+        cache = options.storage / "cache" if split == "train" else None
+        found = _attempt(
+            problems, build_blocks, text.splits[split], tokenizer, study.block_size, split=split, cache_dir=cache
+        )
+        if found is not None:
+            blocks[split] = found.head(min(limit, found.num_blocks) if limit else None)
+        if problems and split == "validation":
+            raise InputError(problems)
+    if problems:
+        raise InputError(problems)
+    return Material(blocks, _provenance(study, base, text, blocks))
+
+
+def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except InputError as error:
+        problems += error.problems
+        return None
+
+
+def _storage_problems(options: Options) -> list[str]:
+    """Whether the storage folder can be written, without writing to it."""
+    folder = options.storage.absolute()
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    if not existing.is_dir():
+        return [f"storage {str(options.storage)!r}: {existing} is a file"]
+    if not os.access(existing, os.W_OK | os.X_OK) or not _really_writable(existing):
+        return [f"storage {str(options.storage)!r} can't be written: {existing} is not writable"]
+    return []
+
+
+def _really_writable(folder: Path) -> bool:
+    """What the permission bits don't tell: a read-only mount, or a pseudo file system."""
+    try:
+        return not os.statvfs(folder).f_flag & os.ST_RDONLY and os.stat(folder).st_dev != _device_of("/proc")
+    except OSError:
+        return False
+
+
+def _device_of(path: str) -> int:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return -1
+
+
+def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "command": command_line(),
+        **code_version(),
+        **{f"version.{k}": v for k, v in package_versions().items()},
+        "model": study.model,
+        "model_fingerprint": base.fingerprint,
+        "model_type": base.model_type,
+        "data": study.data,
+        "data_fingerprint": text.fingerprint,
+        "block_size": study.block_size,
+        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items()},
+        **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items()},
+        "dtype": study.dtype,
+        "seed": study.seed,
+        "study_fingerprint": study.fingerprint(),
+    }
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM)."""
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_study(study: Study, options: Options, console: Console) -> Results:
+    """Search, confirm, report; a study that was broken off goes on where it was.
+
+    Args:
+        study: checked.
+        options: where to run.
+        console: for the live panel and a few lines.
+
+    Returns:
+        The results, which also lie in the study folder as ``results.json`` and ``report.html``.
+
+    Raises:
+        InputError: nothing has been written.
+        KeyboardInterrupt: the state is saved; the same command goes on.
+    """
+    material = prepare(study, options)
+    workspace = short_folder()
+    if options.address is None:
+        make_private(workspace)
+    folder = options.study_folder(study.name)
+    store = Store(folder, study)
+    try:
+        artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / study.name
+        tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=study_id(folder))
+        tracker.describe(material.provenance, _parent_params(study))
+        with _ending_on_sigterm():
+            try:
+                return _run(_Devices(study, options, material, workspace), store, tracker, console)
+            except KeyboardInterrupt:
+                tracker.interrupt(list(store.records.values()))
+                raise
+    finally:
+        store.close()
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def study_id(folder: Path) -> str:
+    """The id of a study folder, made at its first run; it ties the folder to its MLflow run."""
+    path = folder / "id"
+    if not path.exists():
+        write_atomically(path, os.urandom(8).hex())
+    return path.read_text().strip()
+
+
+def _parent_params(study: Study) -> dict[str, Any]:
+    plain = {k: v for k, v in study.to_dict().items() if k not in ("arms", "comparisons", "defaults")}
+    return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
+
+
+def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console) -> Results:
+    from ._campaign import Confirm, Ledger, Search, winners  # imports Ray, which reads the environment
+
+    study = store.study
+    with ExitStack() as stack:
+        panel = stack.enter_context(Panel(store, console))
+        stack.callback(devices.close)
+        ledger = Ledger(store, tracker, panel)
+        search = Search(ledger)
+        base = _base(store, devices)
+        if search.remaining():
+            panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
+            panel.begin("search", study.trials * len(study.arms))
+            devices.cluster.run(search)
+        best = winners(store)
+        confirm = Confirm(ledger, best.records)
+        if confirm.remaining():
+            panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
+            panel.begin("confirm", study.seeds * len(best.records))
+            devices.cluster.run(confirm)
+    results = gather(store, base, devices.provenance, list(best.missing))
+    _write(results, store, tracker)
+    return results
+
+
+class _Devices:
+    """Ray, started when it is first needed: a finished study is reported again without it."""
+
+    def __init__(self, study: Study, options: Options, material: Material, workspace: Path) -> None:
+        self._study, self._options, self._material, self._workspace = study, options, material, workspace
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self._material.provenance
+
+    def close(self) -> None:
+        if "cluster" in self.__dict__:
+            self.cluster.close()
+
+    @cached_property
+    def cluster(self) -> "Cluster":
+        from ._tune import Cluster, visible_gpus
+
+        options = self._options
+        return Cluster(
+            workspace=self._workspace,
+            address=options.address,
+            seats=options.seats or (16 if visible_gpus() else 4),
+            engine={"model": self._study.model, "dtype": self._study.dtype},
+            blocks=self._material.blocks,
+        )
+
+
+def _rungs(study: Study) -> str:
+    steps = [*study.rungs(), study.max_steps]
+    return "rungs " + " -> ".join(map(str, steps)) + " steps"
+
+
+def _base(store: Store, devices: _Devices) -> dict[str, Any]:
+    """The base's own test figures, measured once."""
+    path = store.folder / "base.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(devices.cluster.evaluate_base("test")))
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _write(results: Results, store: Store, tracker: Tracker) -> None:
+    write_atomically(store.folder / "results.json", json.dumps(results.to_dict(), indent=1))
+    write_html(results, store.records, store.study, store.folder / "report.html")
+    figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
+    for c in results.comparisons:
+        figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
+    tracker.finish(store.folder, ["results.json", "report.html", "study.json"], figures)

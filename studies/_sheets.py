@@ -1,0 +1,189 @@
+"""The tables of a report as plain cells, before they are drawn in the terminal or in HTML."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from ._plots import last, value_text
+from ._results import ArmResult, Results
+from ._statistics import Comparison
+from ._store import Record
+from ._study import Study
+
+_VISIBLE = 1e-3  # share by which the median must leave the mean to be shown beside it
+WORDS = {"arm", "comparison", "decision", "parameter", "reason", "searched", "searched over", "state", "trial"}
+_TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table before it is drawn.
+
+    Attributes:
+        columns: titles; those in ``WORDS`` hold words, the others numbers.
+        rows: cells as text.
+        caption: below it.
+        strong: rows to stress.
+        faint: rows to step back.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    strong: frozenset[int] = frozenset()
+    faint: frozenset[int] = frozenset()
+
+    def used(self) -> list[int]:
+        """Columns with anything in them."""
+        return [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+
+
+def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Record]:
+    """Those of one stage and arm, by number."""
+    return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
+
+
+def best_trials(records: Mapping[str, Record], study: Study, confirmed: Sequence[ArmResult]) -> dict[str, Record]:
+    """The trial behind each confirmed arm; of the other arms, the best so far."""
+    best = {a.arm: records[a.trial] for a in confirmed if a.trial in records}
+    for arm in study.arms:
+        done = {r.name: x for r in records_of(records, "search", arm) if (x := _final_nll(r)) is not None}
+        if done and arm not in best:
+            best[arm] = records[min(done, key=lambda name: done[name])]
+    return best
+
+
+def _final_nll(record: Record) -> float | None:
+    return last(record, "eval/nll") if record.state == "complete" else None
+
+
+def _ppl(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _mean_ppl(arm: ArmResult) -> str:
+    differs = abs(arm.ppl_median - arm.ppl) > _VISIBLE * arm.ppl
+    return _ppl(arm.ppl) + (f" (median {_ppl(arm.ppl_median)})" if differs else "")
+
+
+def _change(c: Comparison | None) -> str:
+    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
+
+
+def arms_sheet(results: Results) -> Sheet:
+    """One row an arm, one column of changes a reference; the base without adapter first."""
+    compared = {c.reference for c in results.comparisons}
+    references = [a.arm for a in results.arms if a.arm in compared]
+    changes = [f"change vs {r} [95 % interval]" for r in references]
+    rows = [_arm_row(results, arm, references) for arm in results.arms]
+    has_base = results.base_ppl is not None
+    if has_base:
+        rows.insert(0, ("base without adapter", _ppl(results.base_ppl), *("" for _ in references), "0", ""))
+    return Sheet(
+        columns=("arm", "test PPL", *changes, "adapter parameters", "s/trial"),
+        rows=tuple(rows),
+        caption=_arms_caption(results),
+        faint=frozenset({0}) if has_base else frozenset(),
+    )
+
+
+def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tuple[str, ...]:
+    changes = ["-" if r == arm.arm else _change(results.comparison(arm.arm, r)) for r in references]
+    return (arm.arm, _mean_ppl(arm), *changes, f"{arm.parameters:,}", f"{arm.trial_seconds:.1f}")
+
+
+def _arms_caption(results: Results) -> str:
+    seeds = max((len(a.seeds) for a in results.arms), default=0)
+    if not seeds:
+        return "No arm has finished the confirm stage."
+    noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
+    return f"Change in test PPL: negative = better. {results.tokens:,} test tokens, {noise}."
+
+
+def comparisons_sheet(results: Results) -> Sheet:
+    """One row a comparison, with every seed."""
+    rows = [
+        (
+            f"{c.arm} vs {c.reference}",
+            _change(c),
+            f"{c.median:+z.2f}",
+            ", ".join(f"{x:+z.2f}" for x in c.by_seed),
+            f"{c.p_value:.2g}",
+            f"{c.p_holm:.2g}",
+            f"{c.smallest_visible:.2f}",
+            c.decision,
+        )
+        for c in results.comparisons
+    ]
+    titles = ("change [95 % interval]", "median, %", "each seed, %", "p", "Holm p", "smallest visible, %")
+    return Sheet(("comparison", *titles, "decision"), tuple(rows))
+
+
+def winning_sheet(results: Results, study: Study, best: Mapping[str, Record]) -> Sheet:
+    """One row a parameter, one column an arm."""
+    params = {arm: r.params for arm, r in best.items()} | {a.arm: a.params for a in results.arms}
+    arms = [arm for arm in study.arms if arm in params]
+    names = dict.fromkeys(n for arm in arms for n in [*study.arms[arm].space.parameters, *params[arm]])
+    rows = [
+        (n, *(value_text(params[a][n]) if n in params[a] else "" for a in arms), _searched_over(n, study))
+        for n in names
+    ]
+    return Sheet(("parameter", *arms, "searched over"), tuple(rows))
+
+
+def _searched_over(name: str, study: Study) -> str:
+    declared = [a.space.parameters[name] for a in study.arms.values() if name in a.space.parameters]
+    return " or ".join(dict.fromkeys(map(str, declared)))
+
+
+def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
+    """One row a run of the confirm stage."""
+    runs = [r for arm in study.arms for r in records_of(records, "confirm", arm)]
+    rows = [
+        (r.arm, str(r.number), _ppl(last(r, "test/ppl")), _ppl(last(r, "eval/ppl")), r.state, r.reason or "")
+        for r in runs
+    ]
+    return Sheet(("arm", "seed", "test PPL", "validation PPL", "state", "reason"), tuple(rows))
+
+
+def _trial_cells(r: Record) -> tuple[str, ...]:
+    return (r.name, r.state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
+
+
+def trials_sheet(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record]) -> Sheet:
+    """The search trials of one arm, one column a parameter."""
+    found = records_of(records, "search", arm)
+    names = list(dict.fromkeys([*study.arms[arm].space.parameters, *(n for r in found for n in r.params)]))
+    rows = [(*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names)) for r in found]
+    return Sheet(
+        columns=(*_TRIAL_COLUMNS, *names),
+        rows=tuple(rows),
+        strong=frozenset(i for i, r in enumerate(found) if r is best.get(arm)),
+        faint=frozenset(i for i, r in enumerate(found) if r.state != "complete"),
+    )
+
+
+def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
+    """The search trials of all arms, what each searched in one column."""
+    best = best_trials(records, study, ())
+    found = [r for arm in study.arms for r in records_of(records, "search", arm)]
+    rows = [(*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items())) for r in found]
+    strong = frozenset(i for i, r in enumerate(found) if r is best.get(r.arm))
+    return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)
+
+
+def rich_table(sheet: Sheet) -> Table:
+    """Drawn for the terminal."""
+    drawn = Table(box=None, pad_edge=False, caption=sheet.caption or None, caption_justify="left")
+    used = sheet.used()
+    for i in used:
+        title = sheet.columns[i]
+        drawn.add_column(Text(title), justify="left" if title in WORDS else "right", overflow="fold")
+    for number, row in enumerate(sheet.rows):
+        style = "bold" if number in sheet.strong else "dim" if number in sheet.faint else None
+        drawn.add_row(*(Text(row[i]) for i in used), style=style)  # Text: a name may look like markup
+    return drawn

@@ -1,0 +1,126 @@
+"""One adapter on one base: untrained it is the base, trained or not it is causal, and off it is out of the way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack
+
+MakeBase = Callable[..., PreTrainedModel]
+MakeConfig = Callable[..., HyLoRADAConfig]
+
+FAMILIES = ["llama", "gpt2", "gpt_neox"]
+LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
+ARMS: dict[str, dict[str, Any]] = {
+    "fixed log": {},
+    "fixed linear": {"bucket_spacing": "linear", "num_landmarks": 5},
+    "learnable log": LEARNABLE,
+    "learnable uniform": {**LEARNABLE, "boundary_init": "uniform", "temperature": 0.2},
+    "learnable random": {**LEARNABLE, "boundary_init": "random", "position_bias": False},
+    "learnable fixed": {**LEARNABLE, "boundary_init": "fixed", "boundary_warmup": 0.5},
+    "LoRA alone": {"landmarks": False, "position_bias": False},
+}
+
+
+def _ids(rows: int, length: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randint(50, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_untrained_adapter_is_the_base(make_base: MakeBase, make_config: MakeConfig, family: str) -> None:
+    base, ids = make_base(family), _ids(3)
+    expected = base(ids).logits
+    for changes in ARMS.values():
+        model = HyLoRADAModel(base, make_config(**changes)).eval()
+        assert torch.equal(model(ids).logits, expected)
+        with model.disable_adapter():
+            assert torch.equal(model(ids).logits, expected)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 7, 8, 9, 15])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_later_tokens_change_no_earlier_logit(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter], family: str, cut: int
+) -> None:
+    base, ids = make_base(family), _ids(2)
+    changed = torch.cat([ids[:, :cut], (ids[:, cut:] + 1) % 50], dim=1)
+    for changes in ARMS.values():
+        model = HyLoRADAModel(base, make_config(**changes)).eval()
+        scramble(model.adapter)
+        first, second = model(ids).logits, model(changed).logits
+        torch.testing.assert_close(first[:, :cut], second[:, :cut], rtol=0, atol=1e-5)
+        assert (first[:, cut:] - second[:, cut:]).abs().max() > 1e-2
+
+
+def test_rows_beside_each_other_do_not_mix(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
+) -> None:
+    model = HyLoRADAModel(make_base(), make_config(landmark_bucketing="learnable")).eval()
+    scramble(model.adapter)
+    ids = _ids(3)
+    torch.testing.assert_close(model(ids).logits[1:2], model(ids[1:2]).logits, rtol=0, atol=1e-5)
+
+
+def test_two_open_packs_over_one_base_do_not_add_up(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
+) -> None:
+    base, ids = make_base(), _ids(2)
+    plain = base(ids).logits
+    models = [HyLoRADAModel(base, make_config(), seed=s).eval() for s in (0, 1)]
+    scramble(models[0].adapter)
+    adapted = models[0](ids).logits
+    assert torch.equal(models[1](ids).logits, plain)
+    assert torch.equal(models[0](ids).logits, adapted)
+    assert not torch.allclose(adapted, plain)
+
+
+def test_adapter_is_off_outside_a_pass_also_after_an_error(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
+) -> None:
+    base, ids = make_base(), _ids(2)
+    plain = base(ids).logits
+    model = HyLoRADAModel(base, make_config()).eval()
+    scramble(model.adapter)
+    with pytest.raises(IndexError, match="index out of range"):
+        model(ids + 1000)
+    assert torch.equal(base(ids).logits, plain)
+    with pytest.raises(KeyError, match="inside"), model.disable_adapter():
+        raise KeyError("inside")
+    assert not torch.allclose(model(ids).logits, plain)
+
+
+def test_training_mode_switches_the_adapters_dropout_alone(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
+) -> None:
+    model = HyLoRADAModel(make_base(), make_config(lora_dropout=0.5))
+    scramble(model.adapter)
+    ids = _ids(2)
+    model.train()
+    assert not any(m.training for m in model.base.modules())
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+    model.eval()
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_built_in_loss_is_the_mean_of_the_packs(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
+) -> None:
+    for family in FAMILIES:
+        model = HyLoRADAModel(make_base(family), make_config(**LEARNABLE)).eval()
+        scramble(model.adapter)
+        ids = _ids(3)
+        nll = Pack(model.base).token_nll([model.adapter], ids[None])
+        assert model(ids, labels=ids).loss.item() == pytest.approx(nll.mean().item(), rel=1e-6)
+
+
+def test_learned_boundaries_are_token_positions(make_base: MakeBase, make_config: MakeConfig) -> None:
+    base = make_base()
+    model = HyLoRADAModel(base, make_config(**LEARNABLE, boundary_init="uniform"))
+    boundaries = model.get_learned_boundaries()
+    assert boundaries is not None
+    assert boundaries.tolist() == [3.5, 7.5, 11.5]
+    assert HyLoRADAModel(base, make_config()).get_learned_boundaries() is None
+    assert model.config.landmark_bucketing == "learnable"
