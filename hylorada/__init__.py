@@ -1,12 +1,51 @@
 """HyLoRADA adapters for frozen causal language models, and the pack that trains many of them at once."""
 
-from ._adapter import Adapter as Adapter
-from ._config import HyLoRADAConfig as HyLoRADAConfig
-from ._config import TrainingConfig as TrainingConfig
-from ._errors import InputError as InputError
-from ._landmarks import LearnableBucketLandmark as LearnableBucketLandmark
-from ._landmarks import PositionAdaptiveLandmark as PositionAdaptiveLandmark
-from ._landmarks import count_landmark_params as count_landmark_params
-from ._lora import PositionBias as PositionBias
-from ._model import HyLoRADAModel as HyLoRADAModel
-from ._pack import Pack as Pack
+from ._adapter import Adapter
+from ._bases import BaseInfo, inspect_base, load_base, load_tokenizer
+from ._batches import BatchOrder
+from ._blocks import Blocks, build_blocks
+from ._checkpoint import load_seat, save_seat
+from ._config import HyLoRADAConfig, TrainingConfig, field_problems
+from ._errors import InputError, nearest
+from ._evaluation import Evaluation
+from ._landmarks import LearnableBucketLandmark, PositionAdaptiveLandmark, count_landmark_params
+from ._lora import PositionBias
+from ._model import HyLoRADAModel
+from ._pack import Pack
+from ._seat import Diverged, Seat
+from ._seeding import derive_seed
+from ._text import SPLITS, Text, load_text
+from ._training import evaluate, train_step
+
+__all__ = [
+    "SPLITS",
+    "Adapter",
+    "BaseInfo",
+    "BatchOrder",
+    "Blocks",
+    "Diverged",
+    "Evaluation",
+    "HyLoRADAConfig",
+    "HyLoRADAModel",
+    "InputError",
+    "LearnableBucketLandmark",
+    "Pack",
+    "PositionAdaptiveLandmark",
+    "PositionBias",
+    "Seat",
+    "Text",
+    "TrainingConfig",
+    "build_blocks",
+    "count_landmark_params",
+    "derive_seed",
+    "evaluate",
+    "field_problems",
+    "inspect_base",
+    "load_base",
+    "load_seat",
+    "load_text",
+    "load_tokenizer",
+    "nearest",
+    "save_seat",
+    "train_step",
+]

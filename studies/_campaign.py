@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hylorada._seeding import derive_seed
+from hylorada import derive_seed
 
 from ._asha import Asha
 from ._job import Job, Report

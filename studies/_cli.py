@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from hylorada._errors import InputError, nearest
+from hylorada import InputError, nearest
 
 from ._environment import prepare_environment
 
@@ -171,7 +171,7 @@ def _study_values(args: argparse.Namespace) -> dict[str, Any]:
 def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     file: dict[str, Any] = _read_file(args.config) if args.config else {}
     known = definitions()
-    name = args.study or str(file.get("definition", ""))
+    name = str(args.study or file.get("definition", ""))
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
     if name not in known:
@@ -198,8 +198,8 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(values)
     for key, value in changes.items():
         old = result.get(key)
-        whole = not isinstance(old, Mapping) or not isinstance(value, Mapping) or {"low", "choice"} & set(old)
-        result[key] = value if whole else merge(old, value)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(old, value) if both and not {"low", "choice"} & set(old) else value
     return result
 
 
@@ -324,11 +324,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     import torch
 
-    from hylorada import Pack
-    from hylorada._bases import inspect_base, load_base, load_tokenizer
-    from hylorada._blocks import build_blocks
-    from hylorada._text import SPLITS, load_text
-    from hylorada._training import evaluate
+    from hylorada import SPLITS, Pack, build_blocks, evaluate, inspect_base, load_base, load_text, load_tokenizer
 
     if args.split not in SPLITS:
         raise InputError(f"split {args.split!r} is unknown; {nearest(args.split, SPLITS)}")

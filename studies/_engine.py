@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from hylorada import Adapter, HyLoRADAConfig, Pack, TrainingConfig
-from hylorada._bases import load_base
-from hylorada._batches import BatchOrder
-from hylorada._blocks import Blocks
-from hylorada._checkpoint import load_seat, save_seat
-from hylorada._evaluation import Evaluation
-from hylorada._seat import Diverged, Seat
-from hylorada._training import evaluate, train_step
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    Blocks,
+    Diverged,
+    Evaluation,
+    HyLoRADAConfig,
+    Pack,
+    Seat,
+    TrainingConfig,
+    evaluate,
+    load_base,
+    load_seat,
+    save_seat,
+    train_step,
+)
 
 from ._job import Job, Report
 

@@ -39,6 +39,8 @@ THEME = {  # name: (light, dark); figures are drawn in the light colour, which i
 }
 _PAPER, _INK, _SOFT, _LINE, _GOOD, _BAD = (light for light, _ in list(THEME.values())[:6])
 _ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
+_NEAR = 0.003  # share above the best PPL up to which the axis is linear
+_MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # its ticks, in % above the best
 _WIDTH = 9.0  # inches; the page scales it
 _STYLE = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -126,7 +128,7 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
-    axes.plot(c.by_seed, [row + 0.2] * len(c.by_seed), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid="tip seeds")
+    axes.plot(c.by_seed, [row + 0.2] * len(c.by_seed), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid="tip each seed")
     axes.plot([c.low, c.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
     tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
     axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
@@ -181,12 +183,12 @@ def _run_label(run: Record) -> str:
 @_styled()
 def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
     """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
-    window = _window([x.metrics["eval/ppl"] for r in trials for x in r.reports if "eval/ppl" in x.metrics])
+    values = _finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
-    if window is None:
+    if not values:
         return None
     colors = arm_colors(study.arms)
-    figure, panels = _panels(len(arms), min(len(arms), 3), height=2.8, share="all")
+    figure, panels = _panels(len(arms), min(len(arms), 3), height=3.0, share="all")
     for axes, arm in zip(panels, arms, strict=True):
         for rung in study.rungs():
             axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
@@ -195,13 +197,13 @@ def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    panels[0].set_ylim(*window)
-    panels[0].set_ylabel("validation PPL")
+    _scale_ppl(panels[0], values)
+    panels[0].set_ylabel("validation PPL: best, and % above it")
     return _svg(figure)
 
 
 def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool) -> None:
-    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if "eval/ppl" in r.metrics]
+    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if _finite([r.metrics.get("eval/ppl")])]
     if not points:
         return
     looks: dict[str, dict[str, Any]] = {
@@ -220,21 +222,21 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool) -> None:
 @_styled()
 def parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
     """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
-    window = _window([x for r in trials if (x := last(r, "eval/ppl")) is not None])
+    values = _finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
     spaces: dict[str, list[Parameter]] = {}
     for arm in study.arms.values():
         for name, declared in arm.space.parameters.items():
             spaces.setdefault(name, []).append(declared)
     names = [n for n in spaces if n in drawn]
-    if window is None or not names:
+    if not values or not names:
         return None
     figure, panels = _panels(len(names), min(len(names), 3), height=2.1, share="y")
     for axes, name in zip(panels, names, strict=True):
         found = [r for r in trials if name in r.params]
-        _draw_parameter(axes, found, name, [p.values for p in spaces[name]], window, study, best)
+        _draw_parameter(axes, found, name, [p.values for p in spaces[name]], study, best)
         axes.set_title(name)
-    panels[0].set_ylim(*window)
+    _scale_ppl(panels[0], values)
     for axes in panels[::3]:
         axes.set_ylabel("validation PPL")
     return _svg(figure)
@@ -245,12 +247,11 @@ def _draw_parameter(
     trials: Sequence[Record],
     name: str,
     declared: Sequence[Range | Choice],
-    window: tuple[float, float],
     study: Study,
     best: Mapping[str, Record],
 ) -> None:
     places = _scale_parameter(axes, [r.params[name] for r in trials], declared)
-    colors, arms = arm_colors(study.arms), list(study.arms)
+    colors, arms = arm_colors(study.arms), list(dict.fromkeys(r.arm for r in trials))
     for trial in trials:
         x = float(trial.params[name]) if places is None else places[value_text(trial.params[name])]
         if places is not None:  # side by side: arms, and a little each trial
@@ -258,10 +259,11 @@ def _draw_parameter(
         y, gid = last(trial, "eval/ppl"), f"tip {trial.name}, {trial.state}: {value_text(trial.params[name])}"
         look: dict[str, Any] = {"color": colors[trial.arm], "gid": gid, "clip_on": False}
         if trial.state == "diverged":
-            axes.plot([x], [window[1]], "x", ms=6, mew=1.5, **{**look, "color": _BAD})
+            look |= {"color": _BAD, "transform": axes.get_xaxis_transform()}
+            axes.plot([x], [1.0], "x", ms=6, mew=1.5, **look)
         elif y is not None and trial is best.get(trial.arm):
             axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
-        elif y is not None and y <= window[1]:
+        elif y is not None:
             faded = trial.state != "complete"
             axes.plot([x], [y], "o", ms=4.5, mfc="none" if faded else None, alpha=0.6 if faded else 0.9, **look)
 
@@ -289,14 +291,29 @@ def _scale_parameter(axes: Axes, values: Sequence[Any], declared: Sequence[Range
     return None
 
 
-def _window(values: Sequence[float]) -> tuple[float, float] | None:
-    """The range of PPL to show: all good values; a few bad trials must not flatten the rest."""
-    finite = [v for v in values if math.isfinite(v)]
-    if not finite:
-        return None
-    low, high = min(finite), float(np.quantile(finite, 0.95))
-    margin = max(0.06 * (high - low), 1e-3 * low)
-    return low - margin, high + margin
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [v for v in values if v is not None and math.isfinite(v)]
+
+
+def _scale_ppl(axes: Axes, values: Sequence[float]) -> None:
+    """A y axis on which tenths of a percent near the best and multiples far from it are both seen.
+
+    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the best.
+    """
+    best, high = min(values), max(*values, 1.005 * min(values))
+
+    def up(ppl: Any) -> Any:
+        return np.log(np.maximum(ppl / best - 1 + _NEAR, 1e-9))
+
+    def down(height: Any) -> Any:
+        return best * (np.exp(height) + 1 - _NEAR)
+
+    axes.set_yscale("function", functions=(up, down))
+    close = (0.1, 0.2) if high < 1.01 * best else ()
+    marks = [0.0, *(p for p in (*close, *_MARKS) if p <= 100 * (high / best - 1) + 1e-9)]
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_yticks([best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks])
+    axes.set_ylim(best * (1 - _NEAR / 4), down(up(high) + 0.15))
 
 
 def _panels(count: int, columns: int, *, height: float, share: Any = "none") -> tuple[Figure, list[Axes]]:

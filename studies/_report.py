@@ -1,6 +1,7 @@
 """What a study found, to be read: tables for the terminal and one HTML file that holds everything."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -74,7 +75,8 @@ def _html(sheet: Sheet) -> str:
         return ""
     used = sheet.used()
     kinds = ["w" if sheet.columns[i] in WORDS else "n" for i in used]
-    head = "".join(f'<th class="{k}">{escape(sheet.columns[i])}</th>' for i, k in zip(used, kinds, strict=True))
+    titles = [escape(sheet.columns[i]).replace("_", "_<wbr/>") for i in used]
+    head = "".join(f'<th class="{k}">{title}</th>' for title, k in zip(titles, kinds, strict=True))
     rows = []
     for number, row in enumerate(sheet.rows):
         style = "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
@@ -148,8 +150,8 @@ def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) 
 
 def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
     caption = (
-        "What was searched against the last validation PPL, in the arms' colours. Filled: complete; hollow: pruned "
-        "(fewer steps, so not to be compared with complete ones); diamonds: each arm's best; red crosses: diverged."
+        "What was searched against the last validation PPL, arms in the colours above. Filled: complete; hollow: "
+        "pruned (fewer steps, so not to be compared with complete ones); diamonds: each arm's best; crosses: diverged."
     )
     return _figure(_plots.parameters(trials, study, best), caption)
 
@@ -161,10 +163,14 @@ def _head(results: Results, study: Study) -> str:
     )
     notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
-    title, verdict = escape(results.study), escape(results.verdict)
-    return (
-        f'<header><h1>{title}</h1><p class="what">{escape(what)}</p><p class="verdict">{verdict}</p>{listed}</header>'
-    )
+    title, verdict = escape(results.study), _clauses(results.verdict)
+    opening = f'<h1>{title}</h1><p class="what">{escape(what)}</p>'
+    return f'<header>{opening}<p class="verdict">{verdict}</p>{listed}</header>'
+
+
+def _clauses(text: str) -> str:
+    """Each sentence, and each finding within one, on a line of its own."""
+    return " ".join(f"<span>{escape(part)}</span>" for part in re.split(r"(?<=[.;]) ", text))
 
 
 def _provenance(provenance: Mapping[str, Any]) -> str:
@@ -206,6 +212,10 @@ h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1p
 .what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
 .what{margin:.3rem 0 1.2rem}
 .verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;border-left:4px solid var(--arm1)}
+.verdict span{display:block}
+.verdict span:first-child{font-weight:650}
+.verdict span:last-child:not(:first-child){font-size:.92rem;color:var(--soft);margin-top:.3rem}
+td:first-child{white-space:nowrap}
 .notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
 .wide{overflow-x:auto;margin:.6rem 0 1.4rem}
 table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;min-width:50%}

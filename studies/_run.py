@@ -66,9 +66,7 @@ def prepare(study: Study, options: Options) -> Material:
     Raises:
         InputError: all problems found; nothing has been written.
     """
-    from hylorada._bases import inspect_base, load_tokenizer
-    from hylorada._blocks import build_blocks
-    from hylorada._text import load_text
+    from hylorada import build_blocks, inspect_base, load_text, load_tokenizer
 
     problems = [*_storage_problems(options), *check_tracking(options.uri)]
     base = _attempt(problems, inspect_base, study.model)

@@ -15,8 +15,7 @@ import optuna
 from filelock import FileLock, Timeout
 from optuna.trial import TrialState
 
-from hylorada import InputError
-from hylorada._seeding import derive_seed
+from hylorada import InputError, derive_seed
 
 from ._job import Job, Report
 from ._study import Study

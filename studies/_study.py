@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-from hylorada import HyLoRADAConfig, InputError, TrainingConfig
-from hylorada._config import field_problems
-from hylorada._errors import nearest
+from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
 
 from ._space import Space
 

@@ -328,12 +328,11 @@ def test_close_removes_all_hooks(make_base: MakeBase, family: str) -> None:
 
 
 def test_second_pack_over_one_base_is_as_on_a_new_base(make_lab: MakeLab) -> None:
-    reused = make_base("gpt2", torch.float64)
-    first = Lab(reused, make_config, token_blocks)
+    first = make_lab()
     first.train({"a": first.seat("linear", r=4)}, 3)
     first.pack.close()
-    second = Lab(reused, make_config, token_blocks)
-    expected = make_lab("gpt2", torch.float64).solo("uniform, one module")
+    second = Lab(first.base, first.make_config, first.ids, {})
+    expected = make_lab().solo("uniform, one module")
     _equal(second.solo("uniform, one module"), expected, 0.0)
 
 

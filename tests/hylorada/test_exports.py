@@ -1,0 +1,56 @@
+"""The public door: what it opens, and that it needs none of the packages of `studies`."""
+
+import subprocess
+import sys
+import textwrap
+
+import hylorada
+
+PUBLIC = [
+    "Adapter",
+    "HyLoRADAConfig",
+    "HyLoRADAModel",
+    "InputError",
+    "LearnableBucketLandmark",
+    "Pack",
+    "PositionAdaptiveLandmark",
+    "PositionBias",
+    "TrainingConfig",
+    "count_landmark_params",
+]
+
+
+def test_public_names_are_these() -> None:
+    assert sorted(name for name in vars(hylorada) if not name.startswith("_")) == PUBLIC
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name in PUBLIC if not getattr(hylorada, name).__doc__] == []
+
+
+def test_import_tries_no_package_of_studies() -> None:
+    """The packages look installed, as to an availability check, but importing one fails and is recorded."""
+    program = """
+        import sys
+        from importlib.machinery import ModuleSpec
+
+        tried = []
+
+        class Blocker:
+            def find_spec(self, name, path=None, target=None):
+                return ModuleSpec(name, self) if name in ("ray", "optuna", "mlflow", "studies") else None
+
+            def create_module(self, spec):
+                tried.append(spec.name)
+                raise ImportError(f"{spec.name} is blocked")
+
+            def exec_module(self, module):
+                raise NotImplementedError
+
+        sys.meta_path.insert(0, Blocker())
+        import hylorada
+        import hylorada._training, hylorada._checkpoint, hylorada._bases, hylorada._text, hylorada._blocks
+        print(tried)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr

@@ -1,0 +1,38 @@
+"""A base that trains in milliseconds, and one whole study that many tests look at."""
+
+import pytest
+import torch
+from study_runs import SMALL, FinishedStudy, run_cli
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hylorada._bases import load_tokenizer
+
+
+@pytest.fixture(scope="session")
+def toy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random two-layer Llama with the built-in base's tokenizer."""
+    folder = tmp_path_factory.mktemp("toy") / "toy-llama"
+    tokenizer = load_tokenizer("tiny")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+        )
+        LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
+    """One whole study, shared by all tests that only look at it."""
+    storage = tmp_path_factory.mktemp("finished") / "my runs"  # a folder with a space
+    done = run_cli("run", "learnable_bucketing", "--name=été 1", f"--model={toy_model}", f"--storage={storage}", *SMALL)
+    assert done.code == 0, done.err
+    return FinishedStudy(storage, "été 1", done)

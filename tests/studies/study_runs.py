@@ -1,0 +1,86 @@
+"""Run the real command line from tests, and read what it left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SMALL = (
+    "--block-size=32",
+    "--trials=4",
+    "--seeds=2",
+    "--set=defaults.max_steps=8",
+    "--set=eval_every=2",
+    "--set=grace_steps=2",
+    "--set=eval_blocks=8",
+    "--set=test_blocks=40",
+    "--set=arms.fixed.space.num_buckets.choice=[4, 8]",
+    "--set=arms.learnable.space.num_buckets.choice=[4, 8]",
+    "--set=defaults.num_buckets=8",
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished command."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+def start_cli(*arguments: str) -> subprocess.Popen[str]:
+    """A command as a user would start it, in a process group of its own."""
+    command = [sys.executable, "-m", "studies._cli", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=Path.cwd()
+    )
+
+
+def run_cli(*arguments: str, timeout: float = 240) -> Done:
+    """Run a command to its end; what outlives the time limit is killed with all its children."""
+    began = time.monotonic()
+    process = start_cli(*arguments)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Done(process.returncode, out, err, time.monotonic() - began)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:
+    """Poll; fail after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "the awaited state did not come"
+        time.sleep(0.05)
+
+
+def read_trials(folder: Path) -> list[dict[str, Any]]:
+    """Every ``trial.json`` of a study folder."""
+    return [json.loads(p.read_text()) for p in sorted(folder.glob("trials/*/trial.json"))]
+
+
+@dataclass(frozen=True)
+class FinishedStudy:
+    """A study that has run to its end."""
+
+    storage: Path
+    name: str
+    done: Done
+
+    @property
+    def folder(self) -> Path:
+        return self.storage / "studies" / self.name
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.storage / 'mlflow.db'}"

@@ -1,0 +1,81 @@
+"""A study whose driver is killed, or stopped by Ctrl-C, and started again with the same command."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from mlflow import MlflowClient
+from study_runs import SMALL, read_trials, run_cli, start_cli, wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def command(model: str, storage: Path) -> list[str]:
+    return ["run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL]
+
+
+def ended(folder: Path) -> dict[str, Any]:
+    """Finished trials with the time at which they were last written."""
+    paths = {t["name"]: folder / "trials" / t["name"] for t in read_trials(folder) if t["state"] != "running"}
+    return {
+        name: ((p / "trial.json").stat().st_mtime_ns, (p / "reports.jsonl").read_text()) for name, p in paths.items()
+    }
+
+
+def check_whole(storage: Path) -> None:
+    """Nothing twice, nothing missing, nothing left running: files, Optuna and MLflow."""
+    folder = storage / "studies" / "learnable_bucketing"
+    trials = read_trials(folder)
+    assert Counter(t["stage"] for t in trials) == {"search": 12, "confirm": 6}
+    assert all(t["state"] in ("complete", "pruned") for t in trials)
+    for arm in ("baseline", "fixed", "learnable"):
+        study = optuna.load_study(study_name=arm, storage=f"sqlite:///{folder / 'optuna.db'}")
+        assert [t.number for t in study.trials] == [0, 1, 2, 3]
+        assert all(t.state.is_finished() for t in study.trials)
+    client = MlflowClient(f"sqlite:///{storage / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("learnable_bucketing")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    names = Counter(r.data.tags["mlflow.runName"] for r in runs)
+    assert names == Counter(["learnable_bucketing", *(t["name"] for t in trials)])
+    assert not [r for r in runs if r.info.status == "RUNNING"]
+    for run in runs:
+        steps = [m.step for m in client.get_metric_history(run.info.run_id, "eval/nll")]
+        assert len(steps) == len(set(steps))
+
+
+def test_run_killed_in_mid_search_goes_on(toy_model: str, tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "learnable_bucketing"
+    process = start_cli(*command(toy_model, tmp_path))
+    wait_until(lambda: len(ended(folder)) >= 5 or process.poll() is not None, 300)
+    os.kill(process.pid, signal.SIGKILL)  # the driver alone, as the kernel would
+    process.communicate()
+    before = ended(folder)
+    again = run_cli(*command(toy_model, tmp_path), timeout=400)
+    assert again.code == 0, again.err
+    after = ended(folder)
+    assert {name: after[name] for name in before} == before  # finished trials were not touched
+    check_whole(tmp_path)
+
+
+def test_run_interrupted_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "learnable_bucketing"
+    process = start_cli(*command(toy_model, tmp_path))
+    wait_until(lambda: len(ended(folder)) >= 2 or process.poll() is not None, 300)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"hylorada {' '.join(command(toy_model, tmp_path))}".replace("[4, 8]", "") in err.replace(
+        "[4, 8]", ""
+    ).replace("'", "")
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("learnable_bucketing")
+    assert experiment is not None
+    assert "RUNNING" not in {r.info.status for r in client.search_runs([experiment.experiment_id], max_results=1000)}
+    again = run_cli(*command(toy_model, tmp_path), timeout=400)
+    assert again.code == 0, again.err
+    check_whole(tmp_path)
