@@ -156,7 +156,7 @@ class Confirm(_Stage):
     @staticmethod
     def _record(winner: Record, index: int, study: Study) -> Record:
         return Record(
-            name=f"{winner.arm}-confirm-{index:02d}",
+            name=f"{winner.name}-confirm-{index:02d}",
             arm=winner.arm,
             stage="confirm",
             number=index,

@@ -198,8 +198,9 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(values)
     for key, value in changes.items():
         old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merge(old, value) if both and not {"low", "choice"} & set(old) else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not {"low", "choice"} & set(old):
+            value = merge(old, value)
+        result[key] = value
     return result
 
 

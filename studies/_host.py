@@ -6,7 +6,8 @@ trials that have just reported, so that the pack stays full.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -25,10 +26,10 @@ class Host:
     another, and stop the first, whose late messages must not disturb the second.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: Any) -> None:
+    def __init__(self, engine: Mapping[str, Any], blocks: Sequence[Any]) -> None:
         from ._engine import Engine  # torch is imported in the host alone
 
-        self._engine = Engine(**engine, blocks=blocks)
+        self._engine = Engine(**engine, blocks=ray.get(blocks[0]))
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
@@ -48,6 +49,7 @@ class Host:
             self._release(name, RuntimeError("superseded by a newer process of this trial"))
             self._engine.attach(Job.from_dict(job))
             self._tokens[name] = token
+            self._expect(name)  # it will ask to advance at once
             return self._engine.stored_report(name, seen)
 
         return await self._between_passes(take)
@@ -79,6 +81,10 @@ class Host:
         """The base alone on one split."""
         return await self._between_passes(lambda: self._engine.evaluate_base(split))
 
+    def _expect(self, name: str) -> None:
+        """Linger for this trial."""
+        self._between[name] = time.monotonic() + _LINGER_S
+
     def _release(self, name: str, reason: Exception) -> None:
         self._tokens.pop(name, None)
         self._between.pop(name, None)
@@ -102,6 +108,8 @@ class Host:
     async def _serve(self) -> None:
         while True:
             await self._run_operations()
+            if self._operations:
+                continue
             if not self._waiting or self._lingers():
                 await self._sleep()
                 continue
@@ -125,15 +133,13 @@ class Host:
 
     def _lingers(self) -> bool:
         """Whether a trial that has just reported is still worth waiting for."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         self._between = {n: until for n, until in self._between.items() if until > now}
-        return bool(self._between) and not self._operations
+        return bool(self._between)
 
     async def _sleep(self) -> None:
         self._wake.clear()
-        if self._operations:
-            return
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         timeout = max(self._between.values()) - now if self._waiting and self._between else None
         try:
             await asyncio.wait_for(self._wake.wait(), timeout)
@@ -150,14 +156,20 @@ class Host:
             waiting.set_exception(result)
             return
         if not result.done:
-            self._between[name] = asyncio.get_running_loop().time() + _LINGER_S
+            self._expect(name)
         waiting.set_result(result)
 
 
 class Registry:
-    """Knows the host of each device; makes it on demand, and again when it has died."""
+    """Knows the host of each device; makes it on demand, and again when it has died.
 
-    def __init__(self, engine: Mapping[str, Any], blocks: Any) -> None:
+    Args:
+        engine: arguments of every host's engine.
+        blocks: a list with the one reference to the text in Ray's object store: within a list it stays a reference,
+            which a restarted registry still has.
+    """
+
+    def __init__(self, engine: Mapping[str, Any], blocks: Sequence[Any]) -> None:
         self._engine, self._blocks = engine, blocks
         self._hosts: dict[tuple[str, str], tuple[Any, int]] = {}
         self._lock = asyncio.Lock()
@@ -194,7 +206,7 @@ class Registry:
         return actor.remote(engine, self._blocks)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], blocks: Any) -> Any:
+def start_registry(name: str, engine: Mapping[str, Any], blocks: Sequence[Any]) -> Any:
     """Start the registry on this node, where it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(

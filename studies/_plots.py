@@ -192,8 +192,9 @@ def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -
     for axes, arm in zip(panels, arms, strict=True):
         for rung in study.rungs():
             axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
-        for trial in (r for r in trials if r.arm == arm):
-            _draw_curve(axes, trial, colors[arm], trial is best.get(arm))
+        of_arm = [r for r in trials if r.arm == arm]
+        for trial in of_arm:
+            _draw_curve(axes, trial, colors[arm], trial is best.get(arm), min(0.8, max(0.25, 16 / len(of_arm))))
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -202,19 +203,20 @@ def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -
     return _svg(figure)
 
 
-def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool) -> None:
+def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: float) -> None:
     points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if _finite([r.metrics.get("eval/ppl")])]
     if not points:
         return
     looks: dict[str, dict[str, Any]] = {
-        "complete": {"linewidth": 1.1, "alpha": 0.8},
-        "running": {"linewidth": 1.1, "alpha": 0.8, "linestyle": ":"},
+        "complete": {"linewidth": 1.1, "alpha": alpha},
+        "running": {"linewidth": 1.1, "alpha": alpha, "linestyle": ":"},
     }
-    look = looks.get(trial.state, {"linewidth": 0.7, "alpha": 0.4})
-    if is_best:
-        look = {"linewidth": 2.8, "alpha": 1.0, "zorder": 3}
+    look = looks.get(trial.state, {"linewidth": 0.7, "alpha": 0.5 * alpha})
     steps, ppl = zip(*points, strict=True)
-    axes.plot(steps, ppl, color=color, marker=".", ms=3, gid=f"tip {trial.name}, {trial.state}", **look)
+    if is_best:
+        look = {"linewidth": 2.6, "zorder": 3}
+        axes.plot(steps, ppl, color=_PAPER, linewidth=5, zorder=2.9)  # sets it off from the others
+    axes.plot(steps, ppl, color=color, marker=".", ms=4, markevery=[-1], gid=f"tip {trial.name}, {trial.state}", **look)
     if trial.state in ("diverged", "failed"):
         axes.plot(steps[-1:], ppl[-1:], "x", ms=6, color=_BAD, mew=1.5)
 
@@ -260,7 +262,7 @@ def _draw_parameter(
         look: dict[str, Any] = {"color": colors[trial.arm], "gid": gid, "clip_on": False}
         if trial.state == "diverged":
             look |= {"color": _BAD, "transform": axes.get_xaxis_transform()}
-            axes.plot([x], [1.0], "x", ms=6, mew=1.5, **look)
+            axes.plot([x], [0.97], "x", ms=6, mew=1.5, **look)
         elif y is not None and trial is best.get(trial.arm):
             axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
         elif y is not None:

@@ -75,7 +75,7 @@ class Results:
 def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str, Any], notes: list[str]) -> Results:
     """Compute the results of whatever the confirm stage has finished."""
     study = store.study
-    runs = {arm: [r for r in store.of("confirm", arm) if r.state == "complete"] for arm in study.arms}
+    runs = {arm: _confirmed(store, arm) for arm in study.arms}
     notes = [*notes, *_lost_runs(store)]
     paired = _paired_seeds(runs)
     scores = {
@@ -94,6 +94,13 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
         notes=tuple(notes),
         provenance=provenance,
     )
+
+
+def _confirmed(store: Store, arm: str) -> list[Record]:
+    """Finished confirm runs of the arm's present winner; a longer search may have found another than before."""
+    best = store.best(arm)
+    runs = store.of("confirm", arm) if best else []
+    return [r for r in runs if r.state == "complete" and best and r.params == best.params]
 
 
 def _paired_seeds(runs: Mapping[str, list[Record]]) -> set[int]:

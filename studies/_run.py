@@ -219,11 +219,11 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console) 
         stack.callback(devices.close)
         ledger = Ledger(store, tracker, panel)
         search = Search(ledger)
-        base = _base(store, devices)
         if search.remaining():
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             panel.begin("search", study.trials * len(study.arms))
             devices.cluster.run(search)
+        base = _base(store, devices)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():

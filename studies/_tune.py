@@ -117,7 +117,9 @@ class Cluster:
         self._folder = workspace
         self._start(address)
         self._name = f"hylorada-{os.getpid()}"
-        self._registry = start_registry(self._name, engine, ray.put(blocks))
+        self._blocks = ray.put(blocks)
+        self._registry = start_registry(self._name, engine, [self._blocks])
+        self._host = self._registry.host.remote(ray.get_runtime_context().get_node_id(), self._first_gpu())
 
     def _start(self, address: str | None) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -145,10 +147,12 @@ class Cluster:
         kind = "gpu" if asked["gpu"] else "cpu"
         return max(1, round(float(available.get(kind.upper(), 1)) / asked[kind]))
 
+    def _first_gpu(self) -> str:
+        return "0" if self.resources["gpu"] else ""
+
     def evaluate_base(self, split: str) -> dict[str, float]:
-        """The base's figures, from the host of the driver's own node; this also starts that host early."""
-        gpu = "0" if self.resources["gpu"] else ""
-        host, _ = ray.get(self._registry.host.remote(ray.get_runtime_context().get_node_id(), gpu))
+        """The base's figures, from the host of the driver's own node."""
+        host, _ = ray.get(self._host)
         found: dict[str, float] = ray.get(host.evaluate_base.remote(split))
         return found
 

@@ -73,7 +73,7 @@ def test_forward_and_training_equal_stock_peft(
     config, targets = make_config(**BARE, use_rslora=use_rslora), DEFAULT_TARGETS[family]
     ours, stock, factors = _ours_and_stock(make_base(family, dtype), make_base(family, dtype), config, targets)
     pairs = [(ours, ours.adapter.parameters()), (stock, factors.values())]
-    optimizers = [torch.optim.AdamW(parameters, lr=1e-2) for _, parameters in pairs]
+    optimizers = [torch.optim.AdamW(parameters, lr=1e-3) for _, parameters in pairs]
     for step in range(20):
         ids = torch.from_numpy(token_blocks[step : step + 2]).long()
         losses = []

@@ -30,11 +30,8 @@ def _close(found: Evaluation, expected: Evaluation, rel: float) -> None:
 
 def _adapters(base: PreTrainedModel, make_config: MakeConfig, scramble: Scramble) -> list[Adapter]:
     """Three adapters, the middle one of another rank; dropout in all."""
-    changes: list[dict[str, Any]] = [
-        {"r": 2},
-        {"r": 3, "landmark_bucketing": "learnable"},
-        {"r": 2, "position_bias": False},
-    ]
+    learnable = {"r": 3, "landmark_bucketing": "learnable"}
+    changes: list[dict[str, Any]] = [{"r": 2}, learnable, {"r": 2, "position_bias": False}]
     return [scramble(Adapter(base, make_config(lora_dropout=0.3, **c), seed=i), i) for i, c in enumerate(changes)]
 
 

@@ -110,7 +110,7 @@ def test_run_results_are_recomputed_from_stored_losses(finished: FinishedStudy) 
     results = read_results(finished.folder / "results.json")
     losses = {}
     for arm in results.arms:
-        files = [finished.folder / "trials" / f"{arm.arm}-confirm-{s:02d}" / "test_block_nll.npy" for s in (0, 1)]
+        files = [finished.folder / "trials" / f"{arm.trial}-confirm-{s:02d}" / "test_block_nll.npy" for s in (0, 1)]
         losses[arm.arm] = np.array([np.load(f).sum() for f in files]) / results.tokens
         assert arm.ppl_by_seed == pytest.approx(np.exp(losses[arm.arm]), rel=1e-12)
     for c in results.comparisons:
