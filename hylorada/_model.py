@@ -31,7 +31,7 @@ class HyLoRADAModel(nn.Module):
         >>> ids = torch.arange(32)[None]
         >>> model(input_ids=ids, labels=ids).loss.backward()
         >>> model.get_learned_boundaries()
-        tensor([  0.5000,   1.5000,  22.1274])
+        tensor([ 0.5000,  1.5000, 22.5000])
     """
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig | None = None, *, seed: int = 0) -> None:

@@ -18,6 +18,7 @@ class Ledger:
 
     def __init__(self, store: Store, tracker: Tracker, panel: Panel) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
+        tracker.catch_up(store.records.values())
 
     def open(self, record: Record) -> None:
         self.tracker.open(record)

@@ -149,9 +149,9 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _study_values(args: argparse.Namespace) -> dict[str, Any]:
-    """The definition, then the file, then the options, then ``--set``."""
-    from ._study import override
+def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """The definition, then the file, then the options, then ``--set``; and the problems with the last."""
+    from ._overrides import override
 
     values = dict(_base_values(args))
     options = {
@@ -168,10 +168,29 @@ def _study_values(args: argparse.Namespace) -> dict[str, Any]:
     return override(values, args.set)
 
 
+def _checked_study(args: argparse.Namespace, options: Any = None) -> Any:
+    """The study asked for; where it is wrong, all that is wrong with the other inputs is told too."""
+    from ._study import Study
+
+    values: dict[str, Any] = {}
+    try:
+        values, problems = _study_values(args)
+        study = Study.from_dict(values)
+    except InputError as error:
+        problems = [*(problems if values else []), *error.problems]
+    if problems and options is not None:
+        from ._run import input_problems
+
+        problems += input_problems(values, options)
+    if problems:
+        raise InputError(problems)
+    return study
+
+
 def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     file: dict[str, Any] = _read_file(args.config) if args.config else {}
     known = definitions()
-    name = str(args.study or file.get("definition", ""))
+    name = str(args.study or file.get("definition") or "")
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
     if name not in known:
@@ -180,8 +199,10 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
+    from ._overrides import parse_yaml
+
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -206,12 +227,14 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     from ._run import Options, run_study
-    from ._study import Study
 
-    study = Study.from_dict(_study_values(args))
-    if args.seats is not None and args.seats < 1:
-        raise InputError(f"seats must be at least 1, got {args.seats}")
-    options = Options(storage=args.storage, tracking_uri=args.tracking_uri, address=args.address, seats=args.seats)
+    options = Options(
+        storage=args.storage.expanduser().absolute(),
+        tracking_uri=args.tracking_uri,
+        address=args.address,
+        seats=args.seats,
+    )
+    study = _checked_study(args, options)
     try:
         results = run_study(study, options, console)
     except KeyboardInterrupt:
@@ -264,13 +287,11 @@ def _list(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _show(args: argparse.Namespace, _console: Console) -> int:
-    from ._study import Study
-
     folder = args.storage / "studies" / (args.study or "")
     if args.study and (folder / "study.json").exists() and args.study not in definitions():
         values = json.loads((folder / "study.json").read_text())
     else:
-        values = Study.from_dict(_study_values(args)).to_dict()
+        values = _checked_study(args).to_dict()
     print(
         json.dumps(values, indent=1) if args.json else yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
         end="",

@@ -136,6 +136,8 @@ class Engine:
 
     def _save(self, occupant: _Occupant, evaluation: Evaluation, test: Evaluation | None) -> Report:
         seat, job = occupant.seat, occupant.job
+        if not np.isfinite(evaluation.nll):
+            return self._diverged(occupant, Diverged("validation loss", seat.step))
         metrics = {"train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")}
         metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
         folder = Path(job.folder)

@@ -19,6 +19,7 @@ from ._sheets import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
+    confirms,
     records_of,
     rich_table,
     searched_sheet,
@@ -63,7 +64,7 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         *(_boundaries(arm, records, study, best, colors[arm]) for arm in study.arms),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
         _section("Winning configurations", _html(winning_sheet(results, study, best))),
-        _section("Confirm runs", _html(confirm_sheet(records, study))),
+        _section("Confirm runs", _html(confirm_sheet(records, study, best))),
         _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
         _section("Provenance", _provenance(results.provenance)),
     ]
@@ -113,7 +114,7 @@ def _forest(results: Results, colors: Mapping[str, str]) -> str:
 
 def _boundaries(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record], color: str) -> str:
     """Only for an arm that learns them: its confirm runs, or before these its best trial."""
-    runs = [r for r in records_of(records, "confirm", arm) if any(x.boundaries for x in r.reports)]
+    runs = [r for r in records_of(records, "confirm", arm) if r.reports and confirms(r, best.get(arm))]
     runs = runs or [best[arm]] if arm in best else runs
     shifts = _plots.boundary_shifts(runs, study.block_size, color)
     if shifts is None:

@@ -22,10 +22,12 @@ from ._report import write_html
 from ._results import Results, gather
 from ._store import Store, write_atomically
 from ._study import Study
-from ._tracking import Tracker, check_tracking, default_uri
+from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
 if TYPE_CHECKING:
     from ._tune import Cluster
+
+_LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,30 +68,67 @@ def prepare(study: Study, options: Options) -> Material:
     Raises:
         InputError: all problems found; nothing has been written.
     """
-    from hylorada import build_blocks, inspect_base, load_text, load_tokenizer
+    from hylorada import load_tokenizer
 
-    problems = [*_storage_problems(options), *check_tracking(options.uri)]
-    base = _attempt(problems, inspect_base, study.model)
-    text = _attempt(problems, load_text, study.data, text_column=study.text_column)
-    if base and base.max_positions and study.block_size > base.max_positions:
-        problems.append(f"block_size {study.block_size} exceeds model limit {base.max_positions} ({study.model})")
-    if problems:
+    problems, base, text = _inputs(study.to_dict(), options)
+    blocks: dict[str, Any] = {}
+    if base is not None and text is not None:
+        tokenizer = _attempt(problems, load_tokenizer, study.model)
+        if tokenizer is not None:
+            blocks = _blocks(problems, study, options, text, tokenizer)
+    if problems or base is None or text is None:
         raise InputError(problems)
-    tokenizer = load_tokenizer(study.model)
-    limits = {"test": study.test_blocks, "validation": study.eval_blocks, "train": None}
+    return Material(blocks, _provenance(study, base, text, blocks))
+
+
+def input_problems(values: Mapping[str, Any], options: Options) -> list[str]:
+    """What is wrong with base, text and places to write to; for a study that is itself wrong elsewhere."""
+    return _inputs(values, options)[0]
+
+
+def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any, Any]:
+    """Problems, base and text, as far as these fields of a study are there and of the right type."""
+    from hylorada import inspect_base, load_text
+
+    problems = []
+    if problem := unwritable(options.storage):
+        problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
+    if options.tracking_uri is not None:
+        problems += check_tracking(options.tracking_uri)
+    if options.seats is not None and options.seats < 1:
+        problems.append(f"seats must be at least 1, got {options.seats}")
+    model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
+    base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
+    if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
+        problems.append(f"block_size {size} exceeds model limit {base.max_positions} ({model})")
+    text = None
+    if isinstance(data, str) and isinstance(column, str | None):
+        text = _attempt(problems, load_text, data, text_column=column)
+    return problems, base, text
+
+
+def _blocks(problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any) -> dict[str, Any]:
+    """The blocks of each split; a text that may be too short is tried before anything is written."""
+    from hylorada import build_blocks
+
+    limits = {"train": None, "validation": study.eval_blocks, "test": study.test_blocks}
+    long = {s for s in limits if sum(map(len, text.splits[s])) > _LONG * study.block_size}
     blocks = {}
-    for split, limit in limits.items():  # the small ones first: what fails, fails before anything is written
-        cache = options.storage / "cache" if split == "train" else None
+    for split in sorted(limits, key=lambda s: (s in long, s == "train")):
+        if problems and split in long:
+            continue
+        cache = options.storage / "cache" if split in long and split == "train" else None
         found = _attempt(
             problems, build_blocks, text.splits[split], tokenizer, study.block_size, split=split, cache_dir=cache
         )
-        if found is not None:
+        if found is not None and split == "test" and found.num_blocks < 2:
+            problems.append(
+                f"split 'test': 1 block of {study.block_size} tokens; the verdict needs 2, lower block_size"
+            )
+        elif found is not None:
+            limit = limits[split]
             blocks[split] = found.head(min(limit, found.num_blocks) if limit else None)
-        if problems and split == "validation":
-            raise InputError(problems)
-    if problems:
-        raise InputError(problems)
-    return Material(blocks, _provenance(study, base, text, blocks))
+    return blocks
 
 
 def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:
@@ -98,32 +137,6 @@ def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any
     except InputError as error:
         problems += error.problems
         return None
-
-
-def _storage_problems(options: Options) -> list[str]:
-    """Whether the storage folder can be written, without writing to it."""
-    folder = options.storage.absolute()
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
-    if not existing.is_dir():
-        return [f"storage {str(options.storage)!r}: {existing} is a file"]
-    if not os.access(existing, os.W_OK | os.X_OK) or not _really_writable(existing):
-        return [f"storage {str(options.storage)!r} can't be written: {existing} is not writable"]
-    return []
-
-
-def _really_writable(folder: Path) -> bool:
-    """What the permission bits don't tell: a read-only mount, or a pseudo file system."""
-    try:
-        return not os.statvfs(folder).f_flag & os.ST_RDONLY and os.stat(folder).st_dev != _device_of("/proc")
-    except OSError:
-        return False
-
-
-def _device_of(path: str) -> int:
-    try:
-        return os.stat(path).st_dev
-    except OSError:
-        return -1
 
 
 def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,14 +140,22 @@ def _searched_over(name: str, study: Study) -> str:
     return " or ".join(dict.fromkeys(map(str, declared)))
 
 
-def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
-    """One row a run of the confirm stage."""
+def confirm_sheet(records: Mapping[str, Record], study: Study, best: Mapping[str, Record]) -> Sheet:
+    """One row a run of the confirm stage; runs of a trial that a longer search has overtaken step back."""
     runs = [r for arm in study.arms for r in records_of(records, "confirm", arm)]
     rows = [
         (r.arm, str(r.number), _ppl(last(r, "test/ppl")), _ppl(last(r, "eval/ppl")), r.state, r.reason or "")
         for r in runs
     ]
-    return Sheet(("arm", "seed", "test PPL", "validation PPL", "state", "reason"), tuple(rows))
+    columns = ("arm", "seed", "test PPL", "validation PPL", "state", "reason")
+    faint = frozenset(i for i, r in enumerate(runs) if not confirms(r, best.get(r.arm)))
+    caption = "Grey: runs of an earlier best trial; they don't count." if faint else ""
+    return Sheet(columns, tuple(rows), caption=caption, faint=faint)
+
+
+def confirms(run: Record, winner: Record | None) -> bool:
+    """Whether a confirm run is of this winner (or of an unknown one)."""
+    return winner is None or run.params == winner.params
 
 
 def _trial_cells(r: Record) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class Range:
         return trial.suggest_float(name, float(self.low), float(self.high), log=self.log)
 
     def contains(self, value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+        return _is_number(value) and self.low <= value <= self.high and (not self.whole or value == int(value))
 
     def examples(self) -> tuple[Value, ...]:
         """The ends: where a range is wrong, one of them is."""
@@ -60,7 +60,7 @@ class Choice:
         return value
 
     def contains(self, value: Any) -> bool:
-        return value in self.options
+        return any(_encoded(o) == _encoded(value) for o in self.options)
 
     def examples(self) -> tuple[Value, ...]:
         return self.options
@@ -86,6 +86,7 @@ class Parameter:
         return str(self.values) + (f"  when {self.when[0]} is {self.when[1]}" if self.when else "")
 
 
+@dataclass(frozen=True)
 class Space:
     """Named parameters in the order in which they are drawn; a condition refers to an earlier one.
 
@@ -95,15 +96,27 @@ class Space:
         0.0001 .. 0.01 (log)
     """  # noqa: E501
 
-    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
-        self.parameters = dict(parameters)
+    parameters: Mapping[str, Parameter]
 
     def sample(self, trial: Suggests) -> dict[str, Value]:
         """Draw the active parameters; an inactive one is absent. Every value is plain."""
         drawn: dict[str, Value] = {}
         for name, parameter in self.parameters.items():
-            if parameter.when is None or drawn.get(parameter.when[0]) == parameter.when[1]:
+            if parameter.when is None or _holds(parameter.when, drawn):
                 drawn[name] = parameter.values.suggest(name, trial)
+        return drawn
+
+    def proposal(self, values: Mapping[str, Any], end: int) -> dict[str, Value]:
+        """A proposal with these values, which bring their conditions along; all else is at one end (0 or -1)."""
+        wanted = dict(values)
+        for name in list(values):
+            while (condition := self.parameters[name].when) is not None:
+                name = condition[0]
+                wanted[name] = condition[1]
+        drawn: dict[str, Value] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.when is None or _holds(parameter.when, drawn):
+                drawn[name] = wanted.get(name, parameter.values.examples()[end])
         return drawn
 
     def start(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
@@ -120,6 +133,8 @@ class Space:
         Raises:
             InputError: every malformed parameter.
         """
+        if not isinstance(declared, Mapping):
+            raise InputError(f"space must map parameters to their values, got {declared!r}")
         parameters: dict[str, Parameter] = {}
         problems: list[str] = []
         for name, value in declared.items():
@@ -136,7 +151,7 @@ def _parse(name: str, value: Any, earlier: Mapping[str, Parameter]) -> Parameter
     if not isinstance(value, Mapping):
         if isinstance(value, list | tuple):
             raise InputError(f"space {name}: a list must be written as choice: [...], got {value!r}")
-        return Parameter(Choice((value,)))
+        return Parameter(_parse_choice(name, {"choice": [value]}))
     rest = dict(value)
     when = _parse_condition(name, rest.pop("when", None), earlier)
     if "choice" in rest:
@@ -152,30 +167,52 @@ def _parse_condition(name: str, when: Any, earlier: Mapping[str, Parameter]) -> 
     ((other, value),) = when.items()
     if other not in earlier:
         raise InputError(f"space {name}: when refers to {other!r}, which must come earlier in the space")
+    if not earlier[other].values.contains(value):
+        raise InputError(f"space {name}: when {other} is {value!r} never holds; {other} is {earlier[other].values}")
     return other, value
 
 
 def _parse_choice(name: str, declared: Mapping[str, Any]) -> Choice:
     options = declared["choice"]
-    if not isinstance(options, list | tuple) or not options or set(declared) != {"choice"}:
+    if set(declared) != {"choice"}:
+        raise InputError(f"space {name}: write choice alone (and when), or low and high; got {dict(declared)!r}")
+    if not isinstance(options, list | tuple) or not options:
         raise InputError(f"space {name}: choice must be a list of at least one value, got {options!r}")
-    if any(not (o is None or isinstance(o, bool | int | float | str)) for o in options):
-        raise InputError(f"space {name}: each choice must be a number, text, true, false or null, got {options!r}")
-    if len({float(o) if isinstance(o, int | float) and not isinstance(o, bool) else o for o in options}) < len(options):
+    if any(not (o is None or isinstance(o, bool | str) or _is_number(o)) for o in options):
+        raise InputError(
+            f"space {name}: each choice must be a finite number, text, true, false or null, got {options!r}"
+        )
+    if len(set(options)) < len(options):  # 8 and 8.0, or 1 and true, are one to Optuna
         raise InputError(f"space {name}: choices must differ, got {options!r}")
     return Choice(tuple(options))
 
 
 def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
-    unknown = sorted(set(declared) - {"low", "high", "log"})
-    if unknown or not {"low", "high"} <= set(declared):
+    if not {"low", "high"} <= set(declared) <= {"low", "high", "log"}:
         raise InputError(f"space {name}: write low and high (and log), or choice; got {dict(declared)!r}")
     low, high, log = declared["low"], declared["high"], declared.get("log", False)
     for end in (low, high):
-        if not isinstance(end, int | float) or isinstance(end, bool) or not math.isfinite(end):
+        if not _is_number(end):
             raise InputError(f"space {name}: low and high must be finite numbers, got {end!r}")
+    if not isinstance(log, bool):
+        raise InputError(f"space {name}: log must be true or false, got {log!r}")
     if low > high or (log and low <= 0):
         raise InputError(
             f"space {name}: needs low <= high" + (", both above 0" if log else "") + f", got {low}, {high}"
         )
-    return Range(low, high, bool(log))
+    return Range(low, high, log)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def _encoded(value: Any) -> tuple[bool, Any]:
+    """What two values share that count as the same: 8 and 8.0, but not 1 and true."""
+    return isinstance(value, bool), value
+
+
+def _holds(condition: tuple[str, Value], drawn: Mapping[str, Value]) -> bool:
+    """Whether the parameter is there, with the value that the condition asks for."""
+    other, value = condition
+    return other in drawn and _encoded(drawn[other]) == _encoded(value)

@@ -5,6 +5,7 @@ holds one Optuna study for each arm, brought in line with the trial files whenev
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,11 +14,13 @@ from typing import Any, Literal
 
 import optuna
 from filelock import FileLock, Timeout
+from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
 from ._job import Job, Report
+from ._sampler import make_sampler
 from ._study import Study
 
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
@@ -80,7 +83,7 @@ class Store:
         study: what is asked for now.
 
     Raises:
-        InputError: another process runs the study, or the folder holds a study of other settings.
+        InputError: another process runs the study, the folder holds a study of other settings, or lacks a file.
     """
 
     def __init__(self, folder: Path, study: Study) -> None:
@@ -91,16 +94,35 @@ class Store:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._write_study()
-        self._optuna = {arm: self._open_optuna(arm) for arm in study.arms}
         self.records: dict[str, Record] = {}
-        for path in sorted((folder / "trials").glob("*/trial.json")):
+        self._storage: optuna.storages.RDBStorage | None = None
+        self._optuna: dict[str, optuna.Study] = {}
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        paths = sorted((self.folder / "trials").glob("*/trial.json"))
+        self._write_study(lost=bool(paths))
+        self._storage = optuna.storages.RDBStorage(
+            f"sqlite:///{self.folder / 'optuna.db'}", engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+        self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
+        for path in paths:
             record = read_record(path)
             self.records[record.name] = record
+        if lost := self._lost():
+            raise InputError(lost)
         self._reconcile()
 
     def close(self) -> None:
+        """Let another process open the folder."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
         self._lock.release()
 
     def of(self, stage: str, arm: str) -> list[Record]:
@@ -111,9 +133,9 @@ class Store:
     def propose(self, arm: str) -> Record:
         """Ask the arm's Optuna study for its next trial and write it down."""
         study = self._optuna[arm]
-        number = len(study.get_trials(deepcopy=False))
+        number = sum(t.state != TrialState.WAITING for t in study.get_trials(deepcopy=False))
         if number == 0:
-            study.enqueue_trial(self._start(arm), skip_if_exists=True)
+            study.enqueue_trial(self.study.start(arm), skip_if_exists=True)
         study.sampler = self._sampler(arm, number)
         return self._sampled(arm, study.ask())
 
@@ -138,6 +160,8 @@ class Store:
         record = self.records[name]
         if record.state != "running":
             return
+        if state == "complete" and not _is_finite(record.nll):
+            state, reason = "diverged", f"non-finite validation loss at step {record.step}"
         record.state, record.reason = state, reason
         self._write_record(record)
         self._tell_optuna(record)
@@ -160,11 +184,13 @@ class Store:
 
     def best(self, arm: str) -> Record | None:
         """The arm's complete trial of lowest finite validation NLL."""
-        done = [r for r in self.of("search", arm) if r.state == "complete" and r.nll is not None]
+        done = [r for r in self.of("search", arm) if r.state == "complete" and _is_finite(r.nll)]
         return min(done, key=lambda r: (r.nll, r.number)) if done else None
 
-    def _write_study(self) -> None:
+    def _write_study(self, *, lost: bool) -> None:
         path = self.folder / "study.json"
+        if lost and not path.exists():
+            raise InputError(f"{path} is missing, though there are trials; put it back, or take another name (--name)")
         if path.exists():
             before = json.loads(path.read_text())
             if changed := _changes(before, self.study):
@@ -175,25 +201,10 @@ class Store:
         write_atomically(path, json.dumps(self.study.to_dict(), indent=1))
 
     def _open_optuna(self, arm: str) -> optuna.Study:
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{self.folder / 'optuna.db'}", engine_kwargs={"connect_args": {"timeout": 60}}
-        )
-        return optuna.create_study(storage=storage, study_name=arm, direction="minimize", load_if_exists=True)
+        return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
 
-    def _sampler(self, arm: str, number: int) -> optuna.samplers.BaseSampler:
-        """TPE with a random stream of its own for each proposal: a resumed search draws what an unbroken one would."""
-        return optuna.samplers.TPESampler(
-            n_startup_trials=max(4, min(10, self.study.trials // 3)),
-            multivariate=True,
-            group=True,
-            constant_liar=True,
-            seed=derive_seed(self.study.seed, "sampler", arm, number) % 2**32,
-        )
-
-    def _start(self, arm: str) -> dict[str, Any]:
-        """The shared defaults as the arm's first point."""
-        adapter, training = self.study.configs(arm, {})
-        return self.study.arms[arm].space.start({**adapter.to_dict(), **training.to_dict()})
+    def _sampler(self, arm: str, number: int) -> BaseSampler:
+        return make_sampler(self.study.seed, arm, number, trials=self.study.trials)
 
     def _sampled(self, arm: str, trial: optuna.Trial) -> Record:
         params = self.study.arms[arm].space.sample(trial)
@@ -212,12 +223,27 @@ class Store:
         self.add(record)
         return record
 
+    def _lost(self) -> list[str]:
+        """Files that must have been there: without them a search would start anew, or repeat itself."""
+        problems = []
+        for arm, study in self._optuna.items():
+            trials = study.get_trials(deepcopy=False)
+            numbers = {r.number for r in self.of("search", arm)}
+            ended = {t.number for t in trials if t.state.is_finished()}
+            if unknown := sorted(numbers - {t.number for t in trials}):
+                problems.append(f"{self.folder / 'optuna.db'} has lost trials of arm {arm!r}: {unknown}; put it back")
+            for number in sorted(ended - numbers):
+                path = self.trial_folder(f"{arm}-{number:04d}") / "trial.json"
+                problems.append(f"{path} is missing; put it back")
+        return problems
+
     def _reconcile(self) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
         for arm, study in self._optuna.items():
             for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 record = self.records.get(f"{arm}-{frozen.number:04d}")
                 if record is None:  # asked, but not yet written down
+                    study.sampler = self._sampler(arm, frozen.number)
                     self._sampled(arm, optuna.Trial(study, frozen._trial_id))
                     continue
                 for report in record.reports:
@@ -242,6 +268,10 @@ class Store:
     def _write_record(self, record: Record) -> None:
         values = {k: v for k, v in asdict(record).items() if k != "reports"}
         write_atomically(self.trial_folder(record.name) / "trial.json", json.dumps(values, indent=1))
+
+
+def _is_finite(nll: float | None) -> bool:
+    return nll is not None and math.isfinite(nll)
 
 
 def read_record(path: Path) -> Record:

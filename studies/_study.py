@@ -1,14 +1,13 @@
 """What a study is: arms, spaces, model, text, budget and how the winners are confirmed."""
 
-import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import yaml
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
 
@@ -16,7 +15,7 @@ from ._space import Space
 
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
 TRAINING_FIELDS = {f.name for f in dataclasses.fields(TrainingConfig)}
-_SET_BY_STUDY = {"max_positions": "it follows block_size"}
+SET_BY_STUDY = {"max_positions": "it follows block_size"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +89,11 @@ class Study:
             TrainingConfig.from_dict(training),
         )
 
+    def start(self, arm: str) -> dict[str, Any]:
+        """The shared defaults as the arm's first point."""
+        fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
+        return dict(self.arms[arm].space.start({**fields, **self.defaults, **self.arms[arm].config}))
+
     @property
     def max_steps(self) -> int:
         return int(self.defaults.get("max_steps", TrainingConfig().max_steps))
@@ -125,24 +129,25 @@ class Study:
         Raises:
             InputError: every problem found: unknown fields, values out of range, arms whose spaces don't fit.
         """
-        problems = field_problems(_Plain, {k: v for k, v in values.items() if k in _PLAIN})
+        problems, wrong = _plain_problems(values)
         known = {f.name for f in dataclasses.fields(cls)}
-        problems += [f"unknown field {k!r}; {nearest(k, known)}" for k in values if k not in known]
-        problems += _field_problems("defaults", values.get("defaults", {}))
-        arms = {}
-        for name, arm in values.get("arms", {}).items():
-            try:
-                arms[name] = _parse_arm(name, arm)
-            except InputError as error:
-                problems += error.problems
-        pairs = tuple((str(a), str(b)) for a, b in values.get("comparisons", ()))
-        problems += [f"comparisons: unknown arm {x!r}; {nearest(x, arms)}" for p in pairs for x in p if x not in arms]
+        problems += [f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known]
+        defaults = values.get("defaults", {})
+        found, wrong_defaults = _field_problems("defaults", defaults)
+        problems += found
+        if not {"grace_steps", "reduction_factor", "eval_every"} & wrong and not {"max_steps", "*"} & wrong_defaults:
+            names = ("grace_steps", "reduction_factor", "eval_every", "defaults")
+            problems += _rung_problems(cls(definition="", name="", **{n: values[n] for n in names if n in values}))
+        block_size = None if "block_size" in wrong else values.get("block_size", cls.block_size)
+        shared = {} if "*" in wrong_defaults else {**defaults, "max_positions": block_size}
+        declared = values.get("arms", {})
+        arms, found = _parse_arms(declared, shared, wrong_defaults)
+        problems += found
+        pairs = values.get("comparisons", ())
+        problems += _comparison_problems(pairs, declared)
         if problems:
-            raise InputError(problems)
-        study = cls(**{**values, "arms": arms, "comparisons": pairs})
-        if problems := _budget_problems(study) + _arm_problems(study):
-            raise InputError(problems)
-        return study
+            raise InputError(list(dict.fromkeys(problems)))
+        return cls(**{**values, "arms": arms, "comparisons": tuple((a, b) for a, b in pairs)})
 
 
 @dataclass
@@ -178,136 +183,132 @@ _AT_LEAST = {
     "seeds": 1,
     "seed": 0,
 }
+_DTYPES = ("float32", "bfloat16", "float64")
 
 
-def _field_problems(where: str, values: Any) -> list[str]:
-    """Fields of adapter and training with their values checked one by one."""
+def name_problem(what: str, name: Any) -> str | None:
+    """Why a name can't be a folder and an MLflow experiment; None where it can."""
+    if not isinstance(name, str):
+        return f"{what} must be text, got {name!r}"
+    odd = [c for c in name if not (c.isalnum() or unicodedata.combining(c) or c in " _-.")]
+    if odd or name in (".", "..") or name != name.strip() or not 0 < len(name) <= 100 or len(name.encode()) > 240:
+        shown = name if len(name) <= 100 else name[:40] + "…"
+        return f"{what} must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got {shown!r}"
+    return None
+
+
+def _plain_problems(values: Mapping[str, Any]) -> tuple[list[str], set[str]]:
+    """Problems of the plain fields, each by itself, and the names of those fields."""
+    by_name = {k: _plain_problem(k, values[k]) for k in _PLAIN if k in values}
+    by_name |= {k: [f"{k} is missing"] for k in ("definition", "name") if k not in values}
+    order = [k for k in (*values, "definition", "name") if by_name.get(k)]
+    return [p for k in dict.fromkeys(order) for p in by_name[k]], set(order)
+
+
+def _plain_problem(name: str, value: Any) -> list[str]:
+    if isinstance(value, int) and value >= 2**63:
+        return [f"{name} must be below 2^63, got {value}"]
+    if problems := field_problems(_Plain, {name: value}):
+        return problems
+    if name == "name":
+        return [p] if (p := name_problem("name", value)) else []
+    if name == "dtype" and value not in _DTYPES:
+        return [f"dtype {value!r} is unknown; {nearest(value, _DTYPES)}"]
+    low = _AT_LEAST.get(name)
+    if low is None or value is None or value >= low:
+        return []
+    return [f"{name} must be at least {low}, got {value}"]
+
+
+def _field_problems(where: str, values: Any) -> tuple[list[str], set[str]]:
+    """Problems of adapter and training fields, each by itself, and the wrong ones' names; ``*`` where all is wrong."""
     if not isinstance(values, Mapping):
-        return [f"{where} must map fields to values, got {values!r}"]
-    problems = []
-    for name, value in values.items():
-        owner = HyLoRADAConfig if name in ADAPTER_FIELDS else TrainingConfig
-        if name in _SET_BY_STUDY:
-            problems.append(f"{where}.{name} can't be set: {_SET_BY_STUDY[name]}")
-        elif name not in ADAPTER_FIELDS | TRAINING_FIELDS:
-            problems.append(f"{where}: unknown field {name!r}; {nearest(name, ADAPTER_FIELDS | TRAINING_FIELDS)}")
+        return [f"{where} must map fields to values, got {values!r}"], {"*"}
+    by_name = {name: _field_problem(where, name, value) for name, value in values.items()}
+    return [p for found in by_name.values() for p in found], {str(n) for n, found in by_name.items() if found}
+
+
+def _field_problem(where: str, name: Any, value: Any) -> list[str]:
+    known = ADAPTER_FIELDS | TRAINING_FIELDS
+    if name in SET_BY_STUDY:
+        return [f"{where}.{name} can't be set: {SET_BY_STUDY[name]}"]
+    if name not in known:
+        return [f"{where}: unknown field {name!r}; {nearest(str(name), known - SET_BY_STUDY.keys())}"]
+    owner = HyLoRADAConfig if name in ADAPTER_FIELDS else TrainingConfig
+    return [f"{where}.{p}" for p in field_problems(owner, {name: value})]
+
+
+def _rung_problems(study: Study) -> list[str]:
+    if study.grace_steps > study.max_steps:
+        return [f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"]
+    if any(rung % study.eval_every for rung in study.rungs()):
+        return [
+            f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every {study.eval_every}; "
+            "change grace_steps, reduction_factor or eval_every"
+        ]
+    return []
+
+
+def _parse_arms(declared: Any, shared: Mapping[str, Any], wrong: set[str]) -> tuple[dict[str, Arm], list[str]]:
+    """All arms that can be read, and all problems."""
+    if not isinstance(declared, Mapping) or not declared:
+        return {}, [f"arms must name at least one arm, got {declared!r}"]
+    arms: dict[str, Arm] = {}
+    problems: list[str] = []
+    for name, values in declared.items():
+        if problem := name_problem("the name of an arm", name):
+            problems.append(problem)
+        elif not isinstance(values, Mapping) or set(values) - {"config", "space"}:
+            problems.append(f"arms.{name} must hold config and space, got {values!r}")
         else:
-            problems += [f"{where}.{p}" for p in field_problems(owner, {name: value})]
-    return problems
+            arms[name], found = _parse_arm(name, values, shared, wrong)
+            problems += found
+    return arms, problems
 
 
-def _parse_arm(name: str, declared: Any) -> Arm:
-    if not isinstance(declared, Mapping) or set(declared) - {"config", "space"}:
-        raise InputError(f"arms.{name} must hold config and space, got {declared!r}")
-    problems = _field_problems(f"arms.{name}.config", declared.get("config", {}))
-    space = Space({})
+def _parse_arm(
+    name: str, values: Mapping[str, Any], shared: Mapping[str, Any], wrong: set[str]
+) -> tuple[Arm, list[str]]:
+    config = values.get("config", {})
+    problems, wrong_here = _field_problems(f"arms.{name}.config", config)
     try:
-        space = Space.from_dict(declared.get("space", {}))
+        space = Space.from_dict(values.get("space", {}))
     except InputError as error:
-        problems += [f"arms.{name}.{p}" for p in error.problems]
-    for parameter, declared_values in space.parameters.items():
-        for value in declared_values.values.examples():
-            problems += _field_problems(f"arms.{name}.space", {parameter: value})
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return Arm(config=declared.get("config", {}), space=space)
+        return Arm(), problems + [f"arms.{name}.{p}" for p in error.problems]
+    for parameter, declared in space.parameters.items():
+        for value in declared.values.examples():
+            found, wrong_value = _field_problems(f"arms.{name}.space", {parameter: value})
+            problems += found
+            wrong_here |= wrong_value
+    if "*" in wrong | wrong_here:
+        return Arm(space=space), problems
+    if "max_steps" in config or "max_steps" in space.parameters:
+        problems.append(f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps")
+    arm = Arm(config=config, space=space)
+    return arm, problems + [f"arms.{name}: {p}" for p in _misfits(arm, shared, wrong | wrong_here)]
 
 
-def _budget_problems(study: Study) -> list[str]:
-    problems = [
-        f"{name} must be at least {low}, got {value}"
-        for name, low in _AT_LEAST.items()
-        if (value := getattr(study, name)) is not None and value < low
-    ]
-    if study.seed >= 2**63:
-        problems.append(f"seed must be below 2^63, got {study.seed}")
-    if study.dtype not in ("float32", "bfloat16", "float64"):
-        problems.append(f"dtype {study.dtype!r} is unknown; {nearest(study.dtype, ('float32', 'bfloat16', 'float64'))}")
-    if not problems and study.grace_steps:
-        late = [r for r in study.rungs() if r % study.eval_every]
-        if late:
-            problems.append(
-                f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every {study.eval_every}; "
-                "change grace_steps, reduction_factor or eval_every"
-            )
-        if study.grace_steps > study.max_steps:
-            problems.append(f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}")
-    return problems
-
-
-def _arm_problems(study: Study) -> list[str]:
-    """Each arm's configuration at the ends of each searched parameter."""
-    problems = [] if study.arms else ["arms must name at least one arm"]
-    for name, arm in study.arms.items():
-        if "max_steps" in arm.config or "max_steps" in arm.space.parameters:
-            problems.append(f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps")
-            continue
-        for parameter, declared in arm.space.parameters.items():
-            extra = dict([declared.when]) if declared.when else {}
-            for value in declared.values.examples():
-                try:
-                    study.configs(name, {**extra, parameter: value})
-                except InputError as error:
-                    problems += [f"arms.{name}: {p}" for p in error.problems]
+def _misfits(arm: Arm, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
+    """Values that are right by themselves but not together, at the ends of each searched parameter."""
+    ends = [{n: v} for n, p in arm.space.parameters.items() for v in p.values.examples()]
+    problems: dict[str, None] = {}
+    for values in [arm.space.proposal(fixed, end) for fixed in [{}, *ends] for end in (0, -1)]:
+        sound = {k: v for k, v in {**shared, **arm.config, **values}.items() if k not in wrong}
         try:
-            study.configs(name, {})
+            HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
         except InputError as error:
-            problems += [f"arms.{name}: {p}" for p in error.problems]
-    return list(dict.fromkeys(problems))
+            problems |= dict.fromkeys(p for p in error.problems if not wrong & set(re.findall(r"\w+", p)))
+    return list(problems)
 
 
-def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Apply ``a.b=value`` assignments (values in YAML) to a study's plain values.
-
-    Raises:
-        InputError: an assignment without ``=``, or a path that leads nowhere, with the nearest name.
-    """
-    result = copy.deepcopy(dict(values))
+def _comparison_problems(pairs: Any, arms: Any) -> list[str]:
+    if not isinstance(pairs, list | tuple):
+        return [f"comparisons must be a list of pairs [arm, reference], got {pairs!r}"]
     problems = []
-    for assignment in assignments:
-        path, separator, text = assignment.partition("=")
-        try:
-            if not separator:
-                raise InputError(f"--set {assignment}: write field=value")
-            _assign(result, path.strip(), _parse_value(path, text))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return result
-
-
-def _parse_value(path: str, text: str) -> Any:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {path}: {text!r} is not a YAML value") from error
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as text
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _assign(values: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    target: Any = values
-    for depth, key in enumerate(parents):
-        if not isinstance(target, dict) or key not in target:
-            where = ".".join(parents[:depth]) or "the study"
-            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, _keys(target))}")
-        target = target[key]
-    open_ended = bool(parents) and parents[-1] in ("defaults", "config", "space")
-    allowed = ADAPTER_FIELDS | TRAINING_FIELDS if open_ended else _keys(target)
-    if not isinstance(target, dict) or last not in allowed:
-        raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
-    target[last] = value
-
-
-def _keys(target: Any) -> set[str]:
-    return (
-        {str(k) for k in target} | ({"log", "when"} if "low" in target else set())
-        if isinstance(target, dict)
-        else set()
-    )
+    known = [str(a) for a in arms] if isinstance(arms, Mapping) else []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
+            problems.append(f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}")
+        else:
+            problems += [f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}" for a in pair if a not in known]
+    return problems

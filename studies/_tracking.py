@@ -1,9 +1,10 @@
 """MLflow: a parent run for the study, a child for each trial; one writer, explicit run ids."""
 
 import math
+import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ._job import Report
 from ._store import Record
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+_SECONDS = "time/trial_seconds"
+_BATCH = 500  # metrics that MLflow takes at once, with room to spare
 _VALUE_LIMIT = 500  # characters of a parameter that a page still shows
 
 
@@ -31,9 +34,46 @@ def check_tracking(uri: str) -> list[str]:
     """Problems with a tracking address, without making anything there."""
     if uri.startswith(("http://", "https://")):
         return _check_server(uri)
-    if not uri.startswith(("sqlite:", "postgresql", "mysql", "mssql", "databricks")):
-        return [f"tracking_uri {uri!r}: folder stores are no longer served by MLflow; use sqlite:///PATH or a server"]
-    return []
+    if uri.startswith("sqlite:"):
+        return _check_sqlite(uri)
+    if uri.startswith(("postgresql", "mysql", "mssql", "databricks")):
+        return []
+    if "://" in uri and not uri.startswith("file:"):
+        return [f"tracking_uri {uri!r} is of no known kind; use sqlite:///PATH or a server, http://HOST:PORT"]
+    return [
+        f"tracking_uri {uri!r}: MLflow no longer serves folders of files; use sqlite:///PATH or a server "
+        "(mlflow migrate-filestore --source FOLDER --target sqlite:///PATH brings earlier runs along)"
+    ]
+
+
+def _check_sqlite(uri: str) -> list[str]:
+    if not uri.startswith("sqlite:///") or uri == "sqlite:///":
+        return [f"tracking_uri {uri!r} names no file; use sqlite:///PATH"]
+    path = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if path.is_dir():
+        return [f"tracking_uri {uri!r}: {path} is a folder; name a file in it"]
+    if path.is_file() and path.stat().st_size and not _is_sqlite(path):
+        return [f"tracking_uri {uri!r}: {path} is no SQLite database"]
+    if problem := unwritable(path.parent):
+        return [f"tracking_uri {uri!r} can't be written: {problem}"]
+    return [] if path.parent.is_dir() else [f"tracking_uri {uri!r}: no folder {path.parent}"]
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(15) == b"SQLite format 3"
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why a folder, there or not yet there, can't be written to; None where it can. Leaves no trace."""
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.exists(p))
+    if not os.path.isdir(existing):
+        return f"{existing} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return None
+    except OSError as error:
+        return f"{existing} takes no new file ({error.strerror})"
 
 
 def _check_server(uri: str) -> list[str]:
@@ -42,7 +82,7 @@ def _check_server(uri: str) -> list[str]:
     try:
         answer = requests.get(f"{uri.rstrip('/')}/health", timeout=5)
     except requests.RequestException as error:
-        return [f"tracking_uri {uri!r} can't be reached: {type(error).__name__}"]
+        return [f"tracking_uri {uri!r} can't be reached: {type(error).__name__}; is `mlflow server` running there?"]
     return [] if answer.ok else [f"tracking_uri {uri!r} answers {answer.status_code} at /health"]
 
 
@@ -62,7 +102,16 @@ class Tracker:
         self.parent = self._open_parent(experiment, study_id)
         self._runs: dict[str, str] = {}
         self._logged: dict[str, int] = {}
+        self._described: set[str] = set()
+        self._ended: set[str] = set()
         self._find_children()
+
+    def catch_up(self, records: Iterable[Record]) -> None:
+        """Bring the runs of ended records in line: a crash may have come between the store and MLflow."""
+        for record in records:
+            if record.state != "running" and record.name not in self._ended:
+                self.open(record)
+                self.close(record)
 
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """What the study ran on: tags and parameters of the parent; a value that has changed since is kept as a tag."""
@@ -79,7 +128,9 @@ class Tracker:
         """The child run of a record: made, or reopened after a crash, with all its reports so far."""
         if record.name not in self._runs:
             self._runs[record.name] = self._create(record)
-        if self._unfinished(record):
+        if record.name not in self._described:
+            self._describe(record)
+        if record.state == "running":
             self.client.update_run(self._runs[record.name], status="RUNNING")
         for report in record.reports:
             self.report(record.name, report)
@@ -94,7 +145,9 @@ class Tracker:
         metrics += [Metric(k, v, now, report.step) for k, v in _metrics(report).items() if math.isfinite(v)]
         params = [Param("parameters", str(report.parameters))] if first else []
         applied = [RunTag(f"applied.{k}", _shown(v)) for k, v in report.applied.items()] if first else []
-        self.client.log_batch(self._runs[name], metrics=metrics, params=params, tags=applied)
+        self.client.log_batch(self._runs[name], params=params, tags=applied)
+        for start in range(0, len(metrics), _BATCH):
+            self.client.log_batch(self._runs[name], metrics=metrics[start : start + _BATCH])
         self._logged[name] = report.step
 
     def close(self, record: Record) -> None:
@@ -106,6 +159,7 @@ class Tracker:
         if any(r.boundaries for r in record.reports):
             self._log_boundaries(run, record.reports)
         self.client.set_terminated(run, status=_STATUS[record.state])
+        self._ended.add(record.name)
 
     def interrupt(self, records: Sequence[Record]) -> None:
         """Mark what is still running as killed: the study was stopped and may be resumed."""
@@ -157,10 +211,15 @@ class Tracker:
                 page_token=token,
             )
             for run in page:
-                self._runs[run.data.tags[MLFLOW_RUN_NAME]] = run.info.run_id
-                if "eval/nll" in run.data.metrics:
-                    history = self.client.get_metric_history(run.info.run_id, "eval/nll")
-                    self._logged[run.data.tags[MLFLOW_RUN_NAME]] = max(m.step for m in history)
+                name = run.data.tags[MLFLOW_RUN_NAME]
+                self._runs[name] = run.info.run_id
+                if "arm" in run.data.params:
+                    self._described.add(name)
+                if run.info.status in _STATUS.values():
+                    self._ended.add(name)
+                if _SECONDS in run.data.metrics:  # the last of each report's
+                    history = self.client.get_metric_history(run.info.run_id, _SECONDS)
+                    self._logged[name] = max(m.step for m in history)
             token = page.token
             if not token:
                 return
@@ -172,15 +231,14 @@ class Tracker:
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
         }
-        run_id = str(self.client.create_run(self._experiment, tags=tags).info.run_id)
+        return str(self.client.create_run(self._experiment, tags=tags).info.run_id)
+
+    def _describe(self, record: Record) -> None:
         values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
         params = [Param(k, _shown(v)) for k, v in values.items()]
-        searched = [RunTag("hylorada.searched", ",".join(record.params))] if record.params else []
-        self.client.log_batch(run_id, params=params, tags=searched)
-        return run_id
-
-    def _unfinished(self, record: Record) -> bool:
-        return record.state == "running"
+        searched = [RunTag("hylorada.searched", _shown(",".join(record.params)))] if record.params else []
+        self.client.log_batch(self._runs[record.name], params=params, tags=searched)
+        self._described.add(record.name)
 
     def _log_boundaries(self, run: str, reports: Sequence[Report]) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +261,7 @@ def _start_metrics(report: Report, now: int) -> list[Metric]:
 
 def _metrics(report: Report) -> dict[str, float]:
     """A report's metrics with the boundaries as series of their own."""
-    return {**report.metrics, **boundary_metrics(report), "time/trial_seconds": report.seconds}
+    return {**report.metrics, **boundary_metrics(report), _SECONDS: report.seconds}
 
 
 def boundary_metrics(report: Report) -> dict[str, float]:

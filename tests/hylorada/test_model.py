@@ -40,7 +40,7 @@ def test_untrained_adapter_is_the_base(make_base: MakeBase, make_config: MakeCon
             assert torch.equal(model(ids).logits, expected)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 7, 8, 9, 15])
+@pytest.mark.parametrize("cut", [1, 3, 8, 9, 15])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_later_tokens_change_no_earlier_logit(
     make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter], family: str, cut: int

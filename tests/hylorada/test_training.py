@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack, TrainingConfig
@@ -129,3 +130,34 @@ def test_step_sees_the_batch_of_its_place_in_the_order(
         ids = torch.from_numpy(token_blocks[order.indices(step)]).long()
         expected = base(ids, labels=ids).loss.item()
         assert train_step(Pack(base), {0: seat}, token_blocks)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_training_equals_a_plain_loop(
+    make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32]
+) -> None:
+    """Model, loss, penalty, clipping, schedule and AdamW written out with torch's own parts."""
+    config = make_config(landmark_bucketing="learnable", boundary_repulsion=0.5, boundary_lr_scale=5.0)
+    model = HyLoRADAModel(make_base("gpt2", torch.float64), config, seed=2)
+    boundaries = model.adapter.boundaries
+    assert boundaries is not None
+    rest = [p for p in model.adapter.parameters() if p is not boundaries]
+    groups: list[dict[str, Any]] = [{"params": rest}, {"params": [boundaries], "lr": 5e-2}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
+    expected = []
+    for step in range(10):
+        ids = torch.from_numpy(token_blocks[BatchOrder(24, 2, 6).indices(step)]).long()
+        loss = F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        expected.append(loss.item())
+        edges = torch.cat([torch.zeros(1), boundaries.sort().values, torch.ones(1)])
+        optimizer.zero_grad()
+        (loss - 0.5 * edges.diff().min()).backward()
+        torch.nn.utils.clip_grad_norm_(model.adapter.parameters(), 0.2)
+        optimizer.step()
+        schedule.step()
+        boundaries.data.clamp_(0, 1)
+    linear: dict[str, Any] = {"lr_scheduler_type": "linear", "warmup_ratio": 0.0, "max_grad_norm": 0.2}
+    training = TrainingConfig(max_steps=10, batch_size=2, learning_rate=1e-2, **linear)
+    seat = Seat(Adapter(model.base, config, seed=2), training, BatchOrder(24, 2, 6))
+    pack = Pack(model.base)
+    assert [train_step(pack, {0: seat}, token_blocks)[0] for _ in range(10)] == pytest.approx(expected, abs=1e-10)

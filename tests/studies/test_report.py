@@ -202,6 +202,19 @@ def test_boundaries_are_drawn_for_the_arm_that_learns_them(tmp_path: Path) -> No
     assert text.count("seed 7") == 2
 
 
+def test_confirm_runs_of_an_earlier_winner_step_back(tmp_path: Path) -> None:
+    ends = {"boundaries": (9.0,), "start_boundaries": (8.0,)}
+    old = record("learnable", 4, [], stage="confirm", state="complete", params={"learning_rate": 0.05})
+    old.reports = [report(60, 14.2, **ends)]
+    new = record("learnable", 5, [], stage="confirm", state="complete")
+    new.reports = [report(60, 14.0, **ends)]
+    root = page(tmp_path, results(), named(old, new, record("learnable", 0, [16, 15, 14.5])), study())
+    looks = {row[1].text: row.get("class") for row in root.iter("tr") if row[0].text == "learnable"}
+    assert looks == {"4": "faint", "5": "plain"}
+    assert svg_texts(root).count("seed 5") == 2
+    assert "seed 4" not in svg_texts(root)
+
+
 def test_search_figures_show_every_arm_rung_and_parameter(tmp_path: Path) -> None:
     found = named(record("fixed", 0, [16, 15, 14.5]), record("learnable", 0, [16, 15.2]))
     root = page(tmp_path, results(), found, study())

@@ -1,0 +1,93 @@
+"""Changes to a study on the command line: ``--set a.b=value``, with values in YAML."""
+
+import copy
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hylorada import InputError
+from hylorada._errors import nearest
+
+from ._study import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS, Study
+
+
+def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Apply ``a.b=value`` assignments (values in YAML) to a study's plain values.
+
+    Returns:
+        The changed values, and a problem for each assignment that is left out: one without ``=`` or with a path that
+        leads nowhere, with the nearest name.
+    """
+    result = copy.deepcopy(dict(values))
+    problems: list[str] = []
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        try:
+            if not separator:
+                raise InputError(f"--set {assignment}: write field=value")
+            _assign(result, path.strip(), _parse_value(path, text))
+        except InputError as error:
+            problems += error.problems
+    return result, problems
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-3 as a number; YAML 1.1 takes it for text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain values of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it isn't YAML.
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+def _parse_value(path: str, text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {path}: {text!r} is not a YAML value") from error
+
+
+def _assign(values: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    target: Any = values
+    for depth, key in enumerate(parents):
+        where = ".".join(parents[:depth]) or "the study"
+        if not isinstance(target, dict):
+            raise InputError(f"--set {path}: {where} holds a value, no fields")
+        if depth == 2 and parents[0] == "arms" and key in ("config", "space"):
+            target.setdefault(key, {})
+        if key not in target:
+            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, map(str, target))}")
+        target = target[key]
+    if not isinstance(target, dict):
+        raise InputError(f"--set {path}: {'.'.join(parents)} holds a value, no fields")
+    allowed = _assignable(target, parents)
+    if last not in allowed:
+        raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
+    target[last] = value
+
+
+def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
+    if not parents:
+        return {f.name for f in dataclasses.fields(Study)}
+    if parents[-1] in ("defaults", "config", "space"):
+        return (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
+    if {"low", "choice"} & target.keys():
+        return {str(k) for k in target} | {"when"} | ({"log"} if "low" in target else set())
+    return {str(k) for k in target} | ({"config", "space"} if len(parents) == 2 else set())

@@ -1,0 +1,402 @@
+"""The study folder: nothing is lost or repeated, wherever a crash falls; Optuna says what the files say."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from hylorada import InputError
+from studies._job import Report
+from studies._store import Record, State, Store, append_line, read_lines, read_record
+from studies._study import Study
+
+ARM = "learnable"
+VALUES: dict[str, Any] = {
+    "definition": "learnable_bucketing",
+    "name": "try",
+    "trials": 30,
+    "eval_every": 2,
+    "grace_steps": 2,
+    "defaults": {"max_steps": 8},
+    "arms": {
+        ARM: {
+            "config": {"landmark_bucketing": "learnable"},
+            "space": {
+                "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+                "num_buckets": {"choice": [8, 16]},
+                "boundary_init": {"choice": ["log", "fixed"]},
+                "boundary_warmup": {"low": 0.1, "high": 0.7, "when": {"boundary_init": "fixed"}},
+            },
+        },
+        "fixed": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
+    },
+}
+Open = Callable[..., Store]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Open]:
+    """Opens the same folder again and again, as new processes would: the store before is closed."""
+    last: list[Store] = []
+
+    def open_(folder: str = "try", **changes: Any) -> Store:
+        while last:
+            last.pop().close()
+        last.append(Store(tmp_path / folder, Study.from_dict(VALUES | changes)))
+        return last[0]
+
+    yield open_
+    for store in last:
+        store.close()
+
+
+def _report(step: int, nll: float = 3.0, **changes: Any) -> Report:
+    return Report(step=step, metrics={"eval/nll": nll}, done=step == 8, **changes)
+
+
+def _loss(number: int) -> float:
+    """A different loss for each trial, without order."""
+    return 3.0 + (number * 7 % 11) / 10
+
+
+def _run(store: Store, record: Record, state: State = "complete", steps: int = 8) -> None:
+    for step in range(2, steps + 1, 2):
+        store.report(record.name, _report(step, _loss(record.number)))
+    store.finish(record.name, state)
+
+
+def _trial(store: Store, number: int, arm: str = ARM) -> optuna.trial.FrozenTrial:
+    """What another process reads in Optuna's database."""
+    storage = f"sqlite:///{store.folder / 'optuna.db'}"
+    return optuna.load_study(study_name=arm, storage=storage).trials[number]
+
+
+def _agree(store: Store) -> None:
+    """Optuna and the files hold the same trials, values and states."""
+    states = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+    for arm in store.study.arms:
+        trials = optuna.load_study(study_name=arm, storage=f"sqlite:///{store.folder / 'optuna.db'}").trials
+        records = store.of("search", arm)
+        assert [t.number for t in trials] == [r.number for r in records]
+        for trial, record in zip(trials, records, strict=True):
+            assert trial.state == states.get(record.state, TrialState.FAIL)
+            assert trial.params == record.params
+            assert trial.intermediate_values == {r.step: r.metrics["eval/nll"] for r in record.reports}
+
+
+def test_propose_gives_the_defaults_first(open_store: Open) -> None:
+    store = open_store(defaults={"max_steps": 8, "learning_rate": 5e-3, "num_buckets": 16})
+    first, second = store.propose(ARM), store.propose(ARM)
+    assert first.params == {"learning_rate": 5e-3, "num_buckets": 16, "boundary_init": "log"}
+    assert (first.name, first.arm, first.stage, first.number) == ("learnable-0000", ARM, "search", 0)
+    assert first.training["learning_rate"] == 5e-3
+    assert first.adapter["max_positions"] == 128
+    assert second.params != first.params
+    assert (second.data_seed, second.seed != first.seed) == (first.data_seed, True)
+
+
+def test_record_round_trips_through_its_files(open_store: Open) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    store.report(record.name, _report(2, boundaries=(1.5, 7.0), start_boundaries=(1.0, 8.0), applied={"r": 8}))
+    store.report(record.name, _report(4, math.inf))
+    store.finish(record.name, "failed", "müde")
+    again = read_record(store.trial_folder(record.name) / "trial.json")
+    assert asdict(again) == asdict(record)
+    assert (again.step, again.nll, again.reason) == (4, math.inf, "müde")
+
+
+def test_report_twice_is_ignored(open_store: Open) -> None:
+    store = open_store()
+    name = store.propose(ARM).name
+    assert store.report(name, _report(2, 3.0))
+    assert not store.report(name, _report(2, 9.0))
+    assert [r.metrics["eval/nll"] for r in store.records[name].reports] == [3.0]
+    assert len(read_lines(store.trial_folder(name) / "reports.jsonl")) == 1
+    assert _trial(store, 0).intermediate_values == {2: 3.0}
+
+
+def test_finish_twice_keeps_the_first(open_store: Open) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    _run(store, record)
+    store.finish(record.name, "failed", "too late")
+    assert (store.records[record.name].state, store.records[record.name].reason) == ("complete", None)
+    assert _trial(store, 0).state == TrialState.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "value"),
+    [
+        ("complete", TrialState.COMPLETE, 3.7),
+        ("pruned", TrialState.PRUNED, 3.7),
+        ("diverged", TrialState.FAIL, None),
+        ("failed", TrialState.FAIL, None),
+    ],
+)
+def test_optuna_is_told_the_truth(open_store: Open, state: State, told: TrialState, value: float | None) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    store.report(record.name, _report(2, 3.9))
+    store.report(record.name, _report(4, 3.7))
+    store.finish(record.name, state)
+    trial = _trial(store, 0)
+    assert (trial.state, trial.value, trial.params) == (told, value, record.params)
+    assert trial.intermediate_values == {2: 3.9, 4: 3.7}
+
+
+@pytest.mark.parametrize("nll", [math.nan, math.inf])
+def test_complete_without_a_finite_loss_is_diverged(open_store: Open, nll: float) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    store.report(record.name, _report(8, nll))
+    store.finish(record.name, "complete")
+    assert (record.state, record.reason) == ("diverged", "non-finite validation loss at step 8")
+    assert _trial(store, 0).state == TrialState.FAIL
+    assert store.best(ARM) is None
+
+
+def test_best_ignores_pruned_failed_diverged_and_nan(open_store: Open) -> None:
+    store = open_store()
+    cases: list[tuple[float, State]] = [
+        (math.nan, "complete"),
+        (math.inf, "complete"),
+        (12.0, "failed"),
+        (13.0, "diverged"),
+        (14.0, "pruned"),
+        (16.0, "complete"),
+        (15.0, "complete"),
+        (15.0, "complete"),
+        (11.0, "running"),
+    ]
+    for nll, state in cases:
+        record = store.propose(ARM)
+        store.report(record.name, _report(8, nll))
+        if state != "running":
+            store.finish(record.name, state)
+    best = store.best(ARM)
+    assert best is not None
+    assert best.number == 6
+    assert store.best("fixed") is None
+
+
+def test_best_is_the_same_after_reopening(open_store: Open) -> None:
+    store = open_store()
+    for _ in range(4):
+        _run(store, store.propose(ARM))
+    best, again = store.best(ARM), open_store().best(ARM)
+    assert best is not None
+    assert again is not None
+    assert asdict(again) == asdict(best)
+
+
+def test_job_is_what_the_record_says(open_store: Open) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    job = store.job(record)
+    assert (job.name, job.seed, job.data_seed) == (record.name, record.seed, record.data_seed)
+    assert (job.adapter, job.training, job.report_steps) == (record.adapter, record.training, (2, 4, 6, 8))
+    assert (Path(job.folder), job.test) == (store.trial_folder(record.name), False)
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def _search(store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 14) -> list[Any]:
+    """Trials one after the other, always one of them under way; halfway a crash may come."""
+    while len(store.of("search", ARM)) < upto:
+        if crash and len(store.of("search", ARM)) == at:
+            store, crash = crash(store), None
+            continue
+        record = store.propose(ARM)
+        for r in store.of("search", ARM)[:-1]:
+            if r.state == "running":
+                _run(store, r, "pruned" if r.number % 3 == 1 else "complete", 4 if r.number % 3 == 1 else 8)
+        store.report(record.name, _report(2, _loss(record.number)))
+    _agree(store)
+    return [r.params for r in store.of("search", ARM)]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The proposals of a search that nothing disturbs; TPE takes over from its random start after ten trials."""
+    store = Store(tmp_path_factory.mktemp("unbroken"), Study.from_dict(VALUES))
+    proposals = _search(store, 18)
+    store.close()
+    return proposals
+
+
+def test_reopened_search_proposes_what_an_unbroken_one_does(open_store: Open, unbroken: list[Any]) -> None:
+    assert _search(open_store(), 18, lambda _: open_store()) == unbroken
+
+
+@pytest.mark.parametrize("at", [0, 5, 14])
+@pytest.mark.parametrize("suggested", [0, 1, 3])
+def test_crash_before_a_proposal_is_written_down(
+    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch, at: int, suggested: int
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def crash(store: Store) -> Store:
+        calls = iter(range(suggested))
+        original = optuna.Trial._suggest
+
+        def suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
+            if next(calls, None) is None:
+                raise Killed
+            return original(trial, name, distribution)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(optuna.Trial, "_suggest", suggest)
+            with pytest.raises(Killed, match=r"^$"):
+                store.propose(ARM)
+        store = open_store()
+        _agree(store)
+        # what follows a proposal in `_search`
+        for r in store.of("search", ARM)[:-1]:
+            if r.state == "running":
+                _run(store, r, "pruned" if r.number % 3 == 1 else "complete", 4 if r.number % 3 == 1 else 8)
+        store.report(store.of("search", ARM)[-1].name, _report(2, _loss(at)))
+        return store
+
+    assert _search(open_store(), 18, crash, at) == unbroken
+
+
+def test_crash_between_queueing_and_asking(
+    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "ask", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError, match="division"):
+            store.propose(ARM)
+    store = open_store()
+    assert store.records == {}
+    assert [store.propose(ARM).params for _ in range(2)] == unbroken[:2]
+
+
+def test_crash_before_optuna_hears_a_report(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store()
+    name = store.propose(ARM).name
+    store.report(name, _report(2, 3.5))
+    monkeypatch.setattr(Store, "_report_to_optuna", lambda *_: None)
+    store.report(name, _report(4, 3.25))
+    monkeypatch.undo()
+    assert _trial(store, 0).intermediate_values == {2: 3.5}
+    store = open_store()
+    assert _trial(store, 0).intermediate_values == {2: 3.5, 4: 3.25}
+    assert store.records[name].step == 4
+    _agree(store)
+
+
+@pytest.mark.parametrize("state", ["complete", "pruned", "diverged", "failed"])
+def test_crash_before_optuna_hears_the_end(open_store: Open, monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+    store = open_store()
+    record = store.propose(ARM)
+    monkeypatch.setattr(Store, "_tell_optuna", lambda *_: None)
+    _run(store, record, state)
+    monkeypatch.undo()
+    assert _trial(store, 0).state == TrialState.RUNNING
+    store = open_store()
+    assert _trial(store, 0).state.is_finished()
+    assert _trial(store, 0).value == (3.0 if state in ("complete", "pruned") else None)
+    _agree(store)
+
+
+@pytest.mark.parametrize("torn", ['{"step": 4, "metr', "{", '{"step": 4}'])
+def test_crash_in_the_middle_of_a_line(open_store: Open, torn: str) -> None:
+    store = open_store()
+    name = store.propose(ARM).name
+    store.report(name, _report(2))
+    path = store.trial_folder(name) / "reports.jsonl"
+    with path.open("a") as file:
+        file.write(torn)
+    store = open_store()
+    assert [r.step for r in store.records[name].reports] == [2]
+    _agree(store)
+    assert store.report(name, _report(4))
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4]
+
+
+def test_append_line_cuts_off_what_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append_line(path, "one")
+    path.write_bytes(path.read_bytes() + "hälf".encode()[:2])
+    assert read_lines(path) == ["one"]
+    append_line(path, "two")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+# --- what a folder may be opened with --------------------------------------------------------------------------------
+
+
+def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> None:
+    open_store().close()
+    with pytest.raises(InputError, match=r"block_size was 128, now 64") as caught:
+        open_store(block_size=64, seed=3, trials=4)
+    assert [p.split(": ")[-1] for p in caught.value.problems[:2]] == ["block_size was 128, now 64", "seed was 0, now 3"]
+    assert "--name" in caught.value.problems[-1]
+    assert len(caught.value.problems) == 3
+    open_store().close()  # a refusal lets go of the folder
+
+
+def test_edited_study_is_refused_with_the_changed_field_of_an_arm(open_store: Open) -> None:
+    open_store().close()
+    arms = json.loads(json.dumps(VALUES["arms"]))
+    arms[ARM]["space"]["num_buckets"]["choice"] = [8, 32]
+    with pytest.raises(InputError, match=r"arms\.learnable\.space\.num_buckets\.choice was \[8, 16\], now \[8, 32\]"):
+        open_store(arms=arms)
+
+
+def test_more_trials_and_seeds_are_accepted(open_store: Open) -> None:
+    first = open_store().propose(ARM)
+    store = open_store(trials=99, seeds=9)
+    assert list(store.records) == [first.name]
+    assert json.loads((store.folder / "study.json").read_text())["trials"] == 99
+
+
+def test_second_store_in_this_process_is_refused(open_store: Open) -> None:
+    store = open_store()
+    with pytest.raises(InputError, match=r"study 'try' is being run by another process \(.*try\)"):
+        Store(store.folder, store.study)
+
+
+def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path: Path) -> None:
+    (tmp_path / "try").mkdir()
+    hold = "import filelock,sys; filelock.FileLock(sys.argv[1]).acquire(); print('held', flush=True); input()"
+    command = [sys.executable, "-c", hold, str(tmp_path / "try" / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        began = time.monotonic()
+        with pytest.raises(InputError, match="being run by another process"):
+            open_store()
+        assert time.monotonic() - began < 5
+        holder.communicate("\n")
+    assert open_store().records == {}  # it lets go when it ends
+
+
+@pytest.mark.parametrize("lost", ["study.json", "optuna.db", "trials/learnable-0000/trial.json"])
+def test_lost_file_is_an_error_naming_it(open_store: Open, lost: str) -> None:
+    store = open_store()
+    _run(store, store.propose(ARM))
+    store.propose(ARM)
+    store.close()
+    (store.folder / lost).unlink()
+    with pytest.raises(InputError, match=f"{lost}.*put it back"):
+        open_store()
