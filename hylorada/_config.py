@@ -67,7 +67,18 @@ class _Config:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls.from_dict(json.loads(text))
+        """Build from :meth:`to_json`'s text.
+
+        Raises:
+            InputError: no JSON object, or what :meth:`from_dict` finds.
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError(f"must be a JSON object, got {type(values).__name__}")
+        return cls.from_dict(values)
 
 
 @dataclass(frozen=True, kw_only=True)

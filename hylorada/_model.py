@@ -18,11 +18,12 @@ class HyLoRADAModel(nn.Module):
 
     Args:
         base: GPT-2, Llama-like or GPT-NeoX; it is frozen in place.
-        config: the adapter; ``max_positions`` None takes the base's own limit.
+        config: the adapter; ``max_positions`` must be the length of the blocks it is trained on, not the base's limit:
+            buckets that no position of the training text falls into learn nothing.
         seed: of the adapter's initial values and dropout.
 
     Raises:
-        InputError: an unsupported base, or a target module that doesn't exist.
+        InputError: an unsupported base, a target module that doesn't exist, or no ``max_positions``.
 
     Example:
         >>> from hylorada import HyLoRADAConfig, load_base
@@ -34,13 +35,8 @@ class HyLoRADAModel(nn.Module):
         tensor([ 0.5000,  1.5000, 22.5000])
     """
 
-    def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig | None = None, *, seed: int = 0) -> None:
+    def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int = 0) -> None:
         super().__init__()
-        config = config or HyLoRADAConfig()
-        if config.max_positions is None:
-            config = HyLoRADAConfig.from_dict(
-                {**config.to_dict(), "max_positions": base.config.max_position_embeddings}
-            )
         self.adapter = Adapter(base, config, seed=seed)
         self.base = base
         self._pack = Pack(base)

@@ -258,13 +258,18 @@ def _resume_command() -> str:
     return shlex.join(["hylorada", *sys.argv[1:]])
 
 
+def _stdout() -> Console:
+    """For results; off a terminal as wide as a table needs."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
 def _print_results(results: Any, as_json: bool) -> None:
     from ._report import table
 
     if as_json:
         print(json.dumps(results.to_dict(), indent=1))
         return
-    out = Console()
+    out = _stdout()
     out.print(table(results))
     out.print(results.verdict, highlight=False, markup=False, soft_wrap=True)
     for note in results.notes:
@@ -335,7 +340,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "params")
         print(json.dumps([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1))
         return 0
-    out = Console()
+    out = _stdout()
     out.print(trial_table(records, study))
     for stage, wanted in (("search", study.trials * len(study.arms)), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.stage == stage and r.state != "running" for r in records.values())

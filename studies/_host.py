@@ -7,10 +7,11 @@ trials that have just reported, so that the pack stays full.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ray
+from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ._job import Job, Report
@@ -26,10 +27,10 @@ class Host:
     another, and stop the first, whose late messages must not disturb the second.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: Sequence[Any]) -> None:
+    def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
         from ._engine import Engine  # torch is imported in the host alone
 
-        self._engine = Engine(**engine, blocks=ray.get(blocks[0]))
+        self._engine = Engine(**engine, blocks=ray.get(pickle.loads(blocks)))
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
@@ -165,11 +166,11 @@ class Registry:
 
     Args:
         engine: arguments of every host's engine.
-        blocks: a list with the one reference to the text in Ray's object store: within a list it stays a reference,
-            which a restarted registry still has.
+        blocks: the pickled reference to the text in Ray's object store, which the driver holds: as plain bytes it is
+            still there for a restarted registry.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: Sequence[Any]) -> None:
+    def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
         self._engine, self._blocks = engine, blocks
         self._hosts: dict[tuple[str, str], tuple[Any, int]] = {}
         self._lock = asyncio.Lock()
@@ -206,7 +207,7 @@ class Registry:
         return actor.remote(engine, self._blocks)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], blocks: Sequence[Any]) -> Any:
+def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes) -> Any:
     """Start the registry on this node, where it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(

@@ -1,6 +1,5 @@
 """Changes to a study on the command line: ``--set a.b=value``, with values in YAML."""
 
-import copy
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dic
         The changed values, and a problem for each assignment that is left out: one without ``=`` or with a path that
         leads nowhere, with the nearest name.
     """
-    result = copy.deepcopy(dict(values))
+    result = _copy(values)
     problems: list[str] = []
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
@@ -32,6 +31,13 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dic
         except InputError as error:
             problems += error.problems
     return result, problems
+
+
+def _copy(values: Any) -> Any:
+    """A copy that shares nothing within itself; ``deepcopy`` would keep two arms on the same declaration."""
+    if isinstance(values, Mapping):
+        return {key: _copy(value) for key, value in values.items()}
+    return [_copy(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 class _Loader(yaml.SafeLoader):

@@ -90,7 +90,9 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
         tokens=_tokens(scores),
         arms=arms,
         comparisons=comparisons,
-        verdict=verdict(comparisons) if comparisons else "No verdict: no pair of arms has finished the confirm stage.",
+        verdict=verdict(comparisons, subject=study.subject)
+        if comparisons
+        else "No verdict: no pair of arms has finished the confirm stage.",
         notes=tuple(notes),
         provenance=provenance,
     )

@@ -123,7 +123,7 @@ def _blocks(problems: list[str], study: Study, options: Options, text: Any, toke
         )
         if found is not None and split == "test" and found.num_blocks < 2:
             problems.append(
-                f"split 'test': 1 block of {study.block_size} tokens; the verdict needs 2, lower block_size"
+                f"split 'test': 1 block of {study.block_size} tokens, the verdict needs 2; lower block_size or add text"
             )
         elif found is not None:
             limit = limits[split]

@@ -1,10 +1,12 @@
 """Optuna's TPE, made so that a search that was broken off goes on as an unbroken one would."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial
 
@@ -15,13 +17,15 @@ def make_sampler(seed: int, arm: str, number: int, *, trials: int) -> BaseSample
     """The sampler of one proposal: its random streams depend on the study's seed, the arm and the trial's number."""
 
     def make(parameter: str) -> BaseSampler:
-        return TPESampler(
-            n_startup_trials=max(4, min(10, trials // 3)),
-            multivariate=True,
-            group=True,
-            constant_liar=True,
-            seed=derive_seed(seed, "sampler", arm, number, parameter) % 2**32,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # `group`, the one way to conditional parameters
+            return TPESampler(
+                n_startup_trials=max(4, min(10, trials // 3)),
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+                seed=derive_seed(seed, "sampler", arm, number, parameter) % 2**32,
+            )
 
     return _ByParameter(make)
 

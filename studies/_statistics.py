@@ -180,7 +180,7 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
         raise ValueError("`comparisons` must hold at least one comparison")
     opening = f"{subject} {_OUTCOMES[_outcome(comparisons[0])][0]}: " if subject else ""
     findings = "; ".join(_finding(c) for c in comparisons)
-    limits = " and ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
+    limits = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
     return f"{opening}{findings}. The smallest effect this study could have seen is {limits}."
 
 

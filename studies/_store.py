@@ -7,7 +7,7 @@ holds one Optuna study for each arm, brought in line with the trial files whenev
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -283,8 +283,8 @@ def read_record(path: Path) -> Record:
 
 def read_lines(path: Path) -> list[str]:
     """The complete lines of a file; a last line cut off by a crash is left out."""
-    text = path.read_text(encoding="utf-8")
-    return text[: text.rfind("\n") + 1].splitlines()
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1].decode().splitlines()
 
 
 def append_line(path: Path, line: str) -> None:
@@ -310,9 +310,18 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """What differs between a stored study and one asked for; more trials or seeds are no difference."""
-    now = json.loads(json.dumps(study.to_dict()))
+    then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
     return [
-        f"{key} was {before.get(key)!r}, now {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if key not in ("trials", "seeds") and before.get(key) != now.get(key)
+        f"{key} was {then.get(key, 'absent')!r}, now {now.get(key, 'absent')!r}"
+        for key in sorted(then.keys() | now.keys())
+        if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
     ]
+
+
+def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values that are no mappings, by their dotted path."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

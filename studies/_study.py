@@ -38,6 +38,7 @@ class Study:
     Attributes:
         definition: the study definition it came from.
         name: its own name: folder and MLflow experiment.
+        subject: what the first comparison tests, to open the verdict with.
         model: base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: text: ``pydocs``, a hub ``name:config``, a folder or a file.
         text_column: column of a table or hub data set; None finds it.
@@ -58,6 +59,7 @@ class Study:
 
     definition: str
     name: str
+    subject: str = ""
     model: str = "tiny"
     data: str = "pydocs"
     text_column: str | None = None
@@ -119,7 +121,7 @@ class Study:
 
     def fingerprint(self) -> str:
         """Changes with anything that changes results (not with the number of trials or seeds, which may grow)."""
-        values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name")}
+        values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name", "subject")}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod
@@ -156,6 +158,7 @@ class _Plain:
 
     definition: str
     name: str
+    subject: str
     model: str
     data: str
     text_column: str | None

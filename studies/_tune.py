@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -118,7 +118,7 @@ class Cluster:
         self._start(address)
         self._name = f"hylorada-{os.getpid()}"
         self._blocks = ray.put(blocks)
-        self._registry = start_registry(self._name, engine, [self._blocks])
+        self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks))
         self._host = self._registry.host.remote(ray.get_runtime_context().get_node_id(), self._first_gpu())
 
     def _start(self, address: str | None) -> None:

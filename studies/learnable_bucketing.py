@@ -12,6 +12,7 @@ _WEIGHTS = {"choice": [0.0, 0.001, 0.01, 0.1]}
 STUDY: dict[str, Any] = {
     "definition": "learnable_bucketing",
     "name": "learnable_bucketing",
+    "subject": "Learning the boundaries",
     "model": "tiny",
     "data": "pydocs",
     "text_column": None,
@@ -19,13 +20,13 @@ STUDY: dict[str, Any] = {
     "dtype": "float32",
     "trials": 8,
     "eval_every": 20,
-    "eval_blocks": 24,
+    "eval_blocks": 16,
     "test_blocks": None,
     "grace_steps": 20,
     "reduction_factor": 2,
     "seeds": 3,
     "seed": 0,
-    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 60, "batch_size": 4},
+    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 80, "batch_size": 2},
     "arms": {
         "baseline": {
             "config": {"landmarks": False},

@@ -248,6 +248,13 @@ def test_override_changes_every_depth_and_leaves_the_original() -> None:
     assert values["arms"]["learnable"]["config"] == {"landmark_bucketing": "learnable", "r": 2}
 
 
+def test_override_changes_one_arm_where_two_share_a_declaration() -> None:
+    assert STUDY["arms"]["fixed"]["space"]["num_buckets"] is STUDY["arms"]["learnable"]["space"]["num_buckets"]
+    values, _ = override(STUDY, ["arms.fixed.space.num_buckets.choice=[4]"])
+    assert values["arms"]["fixed"]["space"]["num_buckets"] == {"choice": [4]}
+    assert values["arms"]["learnable"]["space"]["num_buckets"] == {"choice": [8, 16, 32]}
+
+
 def test_override_makes_the_parts_an_arm_may_have() -> None:
     values, problems = override({"arms": {"one": {}}}, ["arms.one.config.r=2", "arms.one.space.weight_decay=0.1"])
     assert not problems
