@@ -1,7 +1,7 @@
 """The two stages of a study as sources of jobs: search picks each arm's best, confirm trains those on paired seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hylorada import derive_seed
 
@@ -47,15 +47,11 @@ class _Stage:
         record = self._store.records[name]
         if record.state != "running" or report.step <= record.step:
             return False
-        self._ledger.report(record, report)
-        if report.diverged:
-            self._ledger.finish(record, "diverged", report.diverged)
-        elif report.done:
-            self._ledger.finish(record, "complete")
-        elif self._prunes(record, report):
-            self._ledger.finish(record, "pruned")
-            return True
-        return False
+        # decided before the report is kept: after a crash the decision is there or the report comes again
+        pruned = not report.done and self._prunes(record, report)
+        self._ledger.report(record, replace(report, pruned=pruned))
+        self._end_if_due(record)
+        return pruned
 
     def on_failure(self, name: str, reason: str) -> None:
         record = self._store.records[name]
@@ -65,12 +61,21 @@ class _Stage:
     def _prunes(self, record: Record, report: Report) -> bool:
         raise NotImplementedError
 
+    def _end_if_due(self, record: Record) -> None:
+        """End a trial whose last report says so."""
+        last = record.reports[-1]
+        if last.diverged:
+            self._ledger.finish(record, "diverged", last.diverged)
+        elif last.done:
+            self._ledger.finish(record, "complete")
+        elif last.pruned:
+            self._ledger.finish(record, "pruned")
+
     def _goes_on(self, record: Record) -> bool:
         """Whether there is work left; a crash may have come between a trial's last report and its end."""
-        last = record.reports[-1] if record.reports else None
-        if record.state == "running" and last is not None and last.done:
+        if record.state == "running" and record.reports:
             self._ledger.open(record)
-            self._ledger.finish(record, "diverged" if last.diverged else "complete", last.diverged)
+            self._end_if_due(record)
         return record.state == "running"
 
     def _given(self, record: Record) -> tuple[Job, int]:
@@ -137,22 +142,30 @@ class Confirm(_Stage):
         study = self._store.study
         # seed by seed, so that a broken-off stage has whole pairs
         wanted = [self._record(w, s, study) for s in range(study.seeds) for w in winners]
-        self._left = []
-        for record in wanted:
-            known = self._store.records.get(record.name)
-            if known is None:
-                self._store.add(record)
-            if self._goes_on(known or record):
-                self._left.append(known or record)
+        known = [self._store.records.get(r.name, r) for r in wanted]
+        self._left = [r for r in known if self._goes_on(r)]
+        self._drop_overtaken({r.name for r in wanted})
 
     def remaining(self) -> int:
         return len(self._left)
 
     def next_job(self) -> tuple[Job, int] | None:
-        return self._given(self._left.pop(0)) if self._left else None
+        if not self._left:
+            return None
+        record = self._left.pop(0)
+        if record.name not in self._store.records:
+            self._store.add(record)
+        return self._given(record)
 
     def _prunes(self, record: Record, report: Report) -> bool:
         return False
+
+    def _drop_overtaken(self, wanted: set[str]) -> None:
+        """End what a crash left of the runs of an earlier winner: a longer search has found a better trial."""
+        for record in list(self._store.records.values()):
+            if record.stage == "confirm" and record.state == "running" and record.name not in wanted:
+                self._ledger.open(record)
+                self._ledger.finish(record, "pruned", "its arm has found a better trial")
 
     @staticmethod
     def _record(winner: Record, index: int, study: Study) -> Record:
@@ -160,6 +173,7 @@ class Confirm(_Stage):
             name=f"{winner.name}-confirm-{index:02d}",
             arm=winner.arm,
             stage="confirm",
+            winner=winner.name,
             number=index,
             params=winner.params,
             adapter=winner.adapter,

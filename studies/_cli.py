@@ -6,6 +6,7 @@ import json
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_simple(commands, "list", _list, "study definitions, and the studies in the storage folder", json_output=True)
     show = _add_simple(
-        commands, "show", _show, "a study: as YAML before it has run; its trials after", json_output=True
+        commands, "show", _show, "a study's settings as YAML, to edit and run with --config", json_output=True
     )
     _add_study_options(show)
     for name, command, text in (
@@ -131,8 +132,8 @@ def _add_run(commands: Any) -> None:
     text = "search, confirm and report; the same command again resumes"
     parser = _add_simple(commands, "run", _run, text, json_output=True)
     _add_study_options(parser)
-    parser.add_argument("--address", help="Ray cluster to join, e.g. auto or ray://host:10001; default: this machine")
-    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on a CPU, 16 on a GPU")
+    parser.add_argument("--address", help="Ray cluster to join, auto or HOST:6379; default: this machine")
+    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, 16 on GPUs")
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -188,7 +189,9 @@ def _checked_study(args: argparse.Namespace, options: Any = None) -> Any:
 
 
 def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
-    file: dict[str, Any] = _read_file(args.config) if args.config else {}
+    from ._overrides import merge, read_file
+
+    file: dict[str, Any] = read_file(args.config) if args.config else {}
     known = definitions()
     name = str(args.study or file.get("definition") or "")
     if not name:
@@ -196,33 +199,6 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if name not in known:
         raise InputError(f"unknown study {name!r}; {nearest(str(name), known)}")
     return merge(known[name].STUDY, file)
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    from ._overrides import parse_yaml
-
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"--config {path}: not UTF-8 at byte {error.start}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
-        raise InputError(f"--config {path}: must hold fields and values at the top level")
-    return values
-
-
-def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with ``changes``; mappings are merged key by key, but one searched parameter is replaced whole."""
-    result = dict(values)
-    for key, value in changes.items():
-        old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not {"low", "choice"} & set(old):
-            value = merge(old, value)
-        result[key] = value
-    return result
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -240,6 +216,12 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; state saved. To go on: {_resume_command()}", file=sys.stderr)
         return 130
+    except InputError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        print(f"hylorada: the study broke off; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        return 3
     folder = options.study_folder(study.name)
     _print_results(results, args.json)
     if not args.json:

@@ -56,11 +56,10 @@ class Engine:
         dtype: of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
         blocks: the splits ``train``, ``validation`` and ``test``.
-        threads: torch threads on a CPU.
     """
 
-    def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks], threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
         self.pack = Pack(self.base)
         self.blocks = blocks
@@ -130,7 +129,7 @@ class Engine:
         for (name, occupant), evaluation in zip(due.items(), evaluations, strict=True):
             try:
                 results[name] = self._save(occupant, evaluation, by_name.get(name))
-            except OSError as error:
+            except Exception as error:  # e.g. a full disk: this trial's fault alone
                 results[name] = error
         return results
 

@@ -7,6 +7,7 @@ trials that have just reported, so that the pack stays full.
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -65,7 +66,7 @@ class Host:
         await self._between_passes(leave)
 
     async def free(self, name: str) -> None:
-        """Empty a seat whose process is gone."""
+        """Empty the seat of a trial whose process is gone for good."""
         await self._between_passes(lambda: self._release(name, RuntimeError("freed")))
 
     async def advance(self, name: str, token: str) -> Report:
@@ -79,7 +80,7 @@ class Host:
         return report
 
     async def evaluate_base(self, split: str) -> dict[str, float]:
-        """The base alone on one split."""
+        """The figures of the base alone on one split."""
         return await self._between_passes(lambda: self._engine.evaluate_base(split))
 
     def _expect(self, name: str) -> None:
@@ -96,11 +97,11 @@ class Host:
 
     def _start(self) -> None:
         self._wake.set()
-        if self._loop_task is None:
+        if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._serve())
 
     async def _between_passes(self, operation: Callable[[], Result]) -> Result:
-        """Run an operation when no pass is under way."""
+        """Run an operation when no pass is under way; on the loop, where all book-keeping is done."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._operations.append((future, operation))
         self._start()
@@ -108,13 +109,13 @@ class Host:
 
     async def _serve(self) -> None:
         while True:
-            await self._run_operations()
+            self._run_operations()
             if self._operations:
                 continue
             if not self._waiting or self._lingers():
                 await self._sleep()
                 continue
-            names = list(self._waiting)
+            names = [n for n in self._waiting if n in self._tokens]
             try:
                 results = await asyncio.to_thread(self._engine.advance, names)
             except Exception as error:  # the pass as a whole failed: every trial in it is told why
@@ -122,15 +123,15 @@ class Host:
             for name, result in results.items():
                 self._answer(name, result)
 
-    async def _run_operations(self) -> None:
+    def _run_operations(self) -> None:
         operations, self._operations = self._operations, []
         for future, operation in operations:
+            if future.done():  # its caller has gone
+                continue
             try:
-                result = await asyncio.to_thread(operation)
+                future.set_result(operation())
             except Exception as error:
                 future.set_exception(error)
-            else:
-                future.set_result(result)
 
     def _lingers(self) -> bool:
         """Whether a trial that has just reported is still worth waiting for."""
@@ -172,36 +173,36 @@ class Registry:
 
     def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
         self._engine, self._blocks = engine, blocks
-        self._hosts: dict[tuple[str, str], tuple[Any, int]] = {}
+        self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
         self._lock = asyncio.Lock()
 
-    async def host(self, node: str, gpu: str, lost: int | None = None) -> tuple[Any, int]:
+    async def host(self, node: str, gpu: str, lost: str | None = None) -> tuple[Any, str]:
         """The host of a device.
 
         Args:
             node: Ray's id of the node.
             gpu: id of the GPU on it; empty for the CPU.
-            lost: number of the host that the caller has found dead.
+            lost: id of the host that the caller has found dead.
 
         Returns:
-            The actor's handle and its number.
+            The actor's handle and its id, which no later host of the device shares.
         """
         async with self._lock:
-            handle, number = self._hosts.get((node, gpu), (None, 0))
-            if handle is None or number == lost:
-                number += 1
-                handle = self._make(node, gpu)
-                self._hosts[node, gpu] = handle, number
-            return handle, number
+            known = self._hosts.get((node, gpu))
+            if known is None or known[1] == lost:
+                known = self._hosts[node, gpu] = self._make(node, gpu), uuid.uuid4().hex
+            return known
+
+    async def hosts(self) -> list[Any]:
+        """Handles of all hosts made so far."""
+        return [handle for handle, _ in self._hosts.values()]
 
     def _make(self, node: str, gpu: str) -> Any:
-        cores = os.cpu_count() or 1
-        environment = {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": str(cores)}
-        engine = {**self._engine, "device": "cuda" if gpu else "cpu", "threads": cores}
+        engine = {**self._engine, "device": "cuda" if gpu else "cpu"}
         actor = ray.remote(Host).options(
             num_cpus=0,
             max_concurrency=1000,
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
         return actor.remote(engine, self._blocks)

@@ -1,8 +1,9 @@
-"""Changes to a study on the command line: ``--set a.b=value``, with values in YAML."""
+"""Changes to a study: a file with fields, and ``--set a.b=value``; both in YAML."""
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,6 +12,36 @@ from hylorada import InputError
 from hylorada._errors import nearest
 
 from ._study import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS, Study
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The fields of a study file.
+
+    Raises:
+        InputError: it can't be read, or holds no fields.
+    """
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--config {path}: not UTF-8 at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise InputError(f"--config {path}: must hold fields and values at the top level")
+    return values
+
+
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with ``changes``; mappings are merged key by key, but one searched parameter is replaced whole."""
+    result = dict(values)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not {"low", "choice"} & set(old):
+            value = merge(old, value)
+        result[key] = value
+    return result
 
 
 def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

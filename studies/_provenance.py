@@ -1,6 +1,8 @@
 """What a result was made with."""
 
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -41,5 +43,5 @@ def package_versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """The command that was given."""
-    return " ".join(["hylorada", *sys.argv[1:]])
+    """The command that was given, without passwords in addresses."""
+    return re.sub(r"//[^/@\s]+@", "//***@", shlex.join(["hylorada", *sys.argv[1:]]))

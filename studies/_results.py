@@ -10,6 +10,7 @@ import numpy as np
 
 from ._statistics import ArmScores, Comparison, compare, verdict
 from ._store import Record, Store, read_record
+from ._study import Study
 
 
 @dataclass(frozen=True)
@@ -76,33 +77,39 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
     """Compute the results of whatever the confirm stage has finished."""
     study = store.study
     runs = {arm: _confirmed(store, arm) for arm in study.arms}
-    notes = [*notes, *_lost_runs(store)]
     paired = _paired_seeds(runs)
-    scores = {
-        arm: _scores(arm, [r for r in found if r.number in paired], store) for arm, found in runs.items() if found
-    }
-    pairs = [p for p in study.comparisons if all(x in scores for x in p)] if paired else []
+    kept = {arm: [r for r in found if r.number in paired] for arm, found in runs.items()}
+    scores = {arm: _scores(arm, found, store) for arm, found in kept.items() if found}
+    pairs = [p for p in study.comparisons if all(x in scores for x in p)]
     comparisons = compare(list(scores.values()), pairs, seed=study.seed) if pairs else ()
-    arms = tuple(_arm_result(store, runs[arm], s) for arm, s in scores.items()) if paired else ()
     return Results(
         study=study.name,
         base_ppl=None if base is None else float(base["ppl"]),
         tokens=_tokens(scores),
-        arms=arms,
+        arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
         comparisons=comparisons,
-        verdict=verdict(comparisons, subject=study.subject)
-        if comparisons
-        else "No verdict: no pair of arms has finished the confirm stage.",
-        notes=tuple(notes),
+        verdict=_verdict(study, comparisons),
+        notes=(*notes, *_lost_runs(store, runs)),
         provenance=provenance,
     )
+
+
+def _verdict(study: Study, comparisons: tuple[Comparison, ...]) -> str:
+    """The subject is named only where its own comparison, the study's first, could be made."""
+    if not comparisons:
+        return "No verdict: no pair of arms has finished the confirm stage."
+    first = comparisons[0]
+    if (first.arm, first.reference) == study.comparisons[0]:
+        return verdict(comparisons, subject=study.subject)
+    missing = " vs ".join(study.comparisons[0])
+    return f"The main comparison, {missing}, could not be made; {verdict(comparisons)}"
 
 
 def _confirmed(store: Store, arm: str) -> list[Record]:
     """Finished confirm runs of the arm's present winner; a longer search may have found another than before."""
     best = store.best(arm)
     runs = store.of("confirm", arm) if best else []
-    return [r for r in runs if r.state == "complete" and best and r.params == best.params]
+    return [r for r in runs if r.state == "complete" and best and r.winner == best.name]
 
 
 def _paired_seeds(runs: Mapping[str, list[Record]]) -> set[int]:
@@ -144,9 +151,19 @@ def _arm_result(store: Store, runs: list[Record], scores: ArmScores) -> ArmResul
     )
 
 
-def _lost_runs(store: Store) -> list[str]:
-    lost = [r for r in store.records.values() if r.stage == "confirm" and r.state in ("diverged", "failed")]
-    return [f"{r.name} {r.state}: {r.reason}; its seed is left out of every arm" for r in lost]
+def _lost_runs(store: Store, runs: Mapping[str, list[Record]]) -> list[str]:
+    """What the reader must know of confirm runs that ended badly: leaving them out flatters their arm."""
+    notes = []
+    for arm, finished in runs.items():
+        best = store.best(arm)
+        ended = [r for r in store.of("confirm", arm) if r.state in ("diverged", "failed")]
+        lost = [r for r in ended if best and r.winner == best.name]
+        effect = "its seed is left out of every arm" if finished else "the arm has no result"
+        notes += [f"{r.name} {r.state}: {r.reason}; {effect}" for r in lost]
+        if lost:
+            count = f"{len(lost)} of {store.study.seeds}"
+            notes.append(f"{count} confirm runs of arm {arm!r} did not finish: it looks better than it is")
+    return notes
 
 
 def load_records(folder: Path) -> dict[str, Record]:

@@ -61,6 +61,12 @@ class Material:
     blocks: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
+    def inputs(self) -> dict[str, str]:
+        """What identifies base and text; a study folder is tied to it."""
+        return {
+            k: str(v) for k, v in self.provenance.items() if k.endswith("_fingerprint") and not k.startswith("study")
+        }
+
 
 def prepare(study: Study, options: Options) -> Material:
     """Check everything that can be checked before any compute, and tokenise.
@@ -95,6 +101,10 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
         problems += check_tracking(options.tracking_uri)
+    if options.address is not None and options.address.startswith("ray://"):
+        problems.append(
+            f"address {options.address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"
+        )
     if options.seats is not None and options.seats < 1:
         problems.append(f"seats must be at least 1, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
@@ -146,9 +156,11 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         **{f"version.{k}": v for k, v in package_versions().items()},
         "model": study.model,
         "model_fingerprint": base.fingerprint,
+        "model_revision": base.revision,
         "model_type": base.model_type,
         "data": study.data,
         "data_fingerprint": text.fingerprint,
+        "data_revision": text.revision,
         "block_size": study.block_size,
         **{f"{s}_blocks": b.num_blocks for s, b in blocks.items()},
         **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items()},
@@ -190,24 +202,38 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         KeyboardInterrupt: the state is saved; the same command goes on.
     """
     material = prepare(study, options)
-    workspace = short_folder()
-    if options.address is None:
-        make_private(workspace)
-    folder = options.study_folder(study.name)
-    store = Store(folder, study)
+    with ExitStack() as stack:
+        workspace = short_folder()
+        stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+        devices = _Devices(study, options, material, workspace)
+        stack.callback(devices.close)
+        if options.address is None:
+            make_private(workspace)
+        else:
+            devices.cluster  # noqa: B018 (a cluster that can't be reached is bad input, known before anything is written)
+        store = Store(options.study_folder(study.name), study)
+        stack.callback(store.close)
+        store.bind_inputs(material.inputs())
+        return _tracked(devices, store, options, console)
+
+
+def _tracked(devices: "_Devices", store: Store, options: Options, console: Console) -> Results:
+    """Run with the parent and all children closed truthfully at the end, whatever it is."""
+    name = store.study.name
+    artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
+    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder))
+    tracker.describe(devices.provenance, _parent_params(store.study))
     try:
-        artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / study.name
-        tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=study_id(folder))
-        tracker.describe(material.provenance, _parent_params(study))
         with _ending_on_sigterm():
-            try:
-                return _run(_Devices(study, options, material, workspace), store, tracker, console)
-            except KeyboardInterrupt:
-                tracker.interrupt(list(store.records.values()))
-                raise
-    finally:
-        store.close()
-        shutil.rmtree(workspace, ignore_errors=True)
+            return _run(devices, store, tracker, console)
+    except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit
+        devices.close()
+        tracker.abort(list(store.records.values()), "KILLED")
+        raise Interrupted from error
+    except Exception:
+        devices.close()
+        tracker.abort(list(store.records.values()), "FAILED")
+        raise
 
 
 def study_id(folder: Path) -> str:
@@ -229,20 +255,19 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console) 
     study = store.study
     with ExitStack() as stack:
         panel = stack.enter_context(Panel(store, console))
-        stack.callback(devices.close)
         ledger = Ledger(store, tracker, panel)
         search = Search(ledger)
         if search.remaining():
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             panel.begin("search", study.trials * len(study.arms))
             devices.cluster.run(search)
-        base = _base(store, devices)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():
             panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
             panel.begin("confirm", study.seeds * len(best.records))
             devices.cluster.run(confirm)
+        base = _base(store, devices)
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
@@ -258,19 +283,25 @@ class _Devices:
     def provenance(self) -> Mapping[str, Any]:
         return self._material.provenance
 
+    @property
+    def started(self) -> bool:
+        return "cluster" in self.__dict__
+
     def close(self) -> None:
-        if "cluster" in self.__dict__:
+        """End Ray; told twice, once."""
+        if self.started:
             self.cluster.close()
+            del self.__dict__["cluster"]
 
     @cached_property
     def cluster(self) -> "Cluster":
-        from ._tune import Cluster, visible_gpus
+        from ._tune import Cluster
 
         options = self._options
         return Cluster(
             workspace=self._workspace,
             address=options.address,
-            seats=options.seats or (16 if visible_gpus() else 4),
+            seats=options.seats,
             engine={"model": self._study.model, "dtype": self._study.dtype},
             blocks=self._material.blocks,
         )
@@ -281,12 +312,12 @@ def _rungs(study: Study) -> str:
     return "rungs " + " -> ".join(map(str, steps)) + " steps"
 
 
-def _base(store: Store, devices: _Devices) -> dict[str, Any]:
-    """The base's own test figures, measured once."""
+def _base(store: Store, devices: _Devices) -> dict[str, Any] | None:
+    """The base's own test figures, measured once, while there is a host; None where there has never been one."""
     path = store.folder / "base.json"
-    if not path.exists():
-        write_atomically(path, json.dumps(devices.cluster.evaluate_base("test")))
-    found: dict[str, Any] = json.loads(path.read_text())
+    if not path.exists() and devices.started and (measured := devices.cluster.evaluate_base("test")):
+        write_atomically(path, json.dumps(measured))
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     return found
 
 
@@ -296,4 +327,5 @@ def _write(results: Results, store: Store, tracker: Tracker) -> None:
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
         figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
-    tracker.finish(store.folder, ["results.json", "report.html", "study.json"], figures)
+    losses = [store.trial_folder(r.name) / "test_block_nll.npy" for r in store.records.values() if r.stage == "confirm"]
+    tracker.finish([store.folder / n for n in ("results.json", "report.html", "study.json")], losses, figures)

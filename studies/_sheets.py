@@ -155,7 +155,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study, best: Mapping[str
 
 def confirms(run: Record, winner: Record | None) -> bool:
     """Whether a confirm run is of this winner (or of an unknown one)."""
-    return winner is None or run.params == winner.params
+    return winner is None or run.winner == winner.name
 
 
 def _trial_cells(r: Record) -> tuple[str, ...]:

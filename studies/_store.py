@@ -48,6 +48,7 @@ class Record:
         data_seed: of the order of blocks.
         state: how it stands; only ``complete`` can be best.
         reason: why it is diverged or failed.
+        winner: of a confirm run, the search trial whose configuration it repeats.
         reports: all so far, in order of steps.
     """
 
@@ -62,6 +63,7 @@ class Record:
     data_seed: int
     state: State = "running"
     reason: str | None = None
+    winner: str = ""
     reports: list[Report] = field(default_factory=list)
 
     @property
@@ -178,6 +180,23 @@ class Store:
             folder=str(self.trial_folder(record.name)),
             test=record.stage == "confirm",
         )
+
+    def bind_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Tie the folder to the text and base of its first run.
+
+        Raises:
+            InputError: text or base are not what they were, naming what changed.
+        """
+        path = self.folder / "inputs.json"
+        if not path.exists():
+            write_atomically(path, json.dumps(inputs, indent=1))
+        before = json.loads(path.read_text())
+        changed = [f"{k} was {before.get(k)}, now {v}" for k, v in inputs.items() if before.get(k) != v]
+        if changed:
+            raise InputError(
+                [f"study {self.study.name!r} ran on other text or another base: {c}" for c in changed]
+                + ["bring them back, or give the new study another name (--name)"]
+            )
 
     def trial_folder(self, name: str) -> Path:
         return self.folder / "trials" / name

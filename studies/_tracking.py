@@ -161,21 +161,25 @@ class Tracker:
         self.client.set_terminated(run, status=_STATUS[record.state])
         self._ended.add(record.name)
 
-    def interrupt(self, records: Sequence[Record]) -> None:
-        """Mark what is still running as killed: the study was stopped and may be resumed."""
+    def abort(self, records: Sequence[Record], status: str) -> None:
+        """End the parent and what is still running: the study was stopped, or broke, and may be resumed."""
         for record in records:
             if record.state == "running" and record.name in self._runs:
-                self.client.set_terminated(self._runs[record.name], status="KILLED")
-        self.client.set_terminated(self.parent, status="KILLED")
+                self.client.set_terminated(self._runs[record.name], status=status)
+        self.client.set_terminated(self.parent, status=status)
 
-    def finish(self, folder: Path, files: Sequence[str], metrics: Mapping[str, float]) -> None:
-        """Files and figures of the whole study, and the parent's end."""
-        for name in files:
-            path = folder / name
-            if path.is_dir():
-                self.client.log_artifacts(self.parent, str(path), artifact_path=name)
-            elif path.exists():
-                self.client.log_artifact(self.parent, str(path))
+    def finish(self, files: Sequence[Path], block_nll: Sequence[Path], metrics: Mapping[str, float]) -> None:
+        """Files and figures of the whole study, and the parent's end.
+
+        Args:
+            files: for the parent's artifacts, as far as they are there.
+            block_nll: ``TRIAL/test_block_nll.npy`` files, kept as ``block_nll/TRIAL``.
+            metrics: of the parent.
+        """
+        for path in filter(Path.exists, files):
+            self.client.log_artifact(self.parent, str(path))
+        for path in filter(Path.exists, block_nll):
+            self.client.log_artifact(self.parent, str(path), artifact_path=f"block_nll/{path.parent.name}")
         now = int(time.time() * 1000)
         self.client.log_batch(self.parent, metrics=[Metric(k, v, now, 0) for k, v in metrics.items()])
         self.client.set_terminated(self.parent, status="FINISHED")

@@ -1,6 +1,7 @@
 """The trial: what Ray Tune schedules. It imports no torch and costs no more than a message to its host."""
 
 import json
+import time
 import uuid
 from contextlib import suppress
 from typing import Any
@@ -33,22 +34,28 @@ class Trial(tune.Trainable):
         self._seen: int = config["seen"]  # the last step that the driver knows
         self._token = ""
         self._host: Any = None
-        self._number: int | None = None
+        self._host_id: str | None = None
 
     def step(self) -> dict[str, Any]:
         """Go on to the next report; a host that died is replaced and the trial goes on from its checkpoint."""
-        lost: int | None = None
-        for _ in range(_HOST_TRIES):
+        lost: str | None = None
+        cause: Exception | None = None
+        for attempt in range(_HOST_TRIES):
             try:
                 report = self._next_report(lost)
-            except ray.exceptions.RayActorError:
-                lost, self._token = self._number, ""
+            except ray.exceptions.ActorUnavailableError:
+                time.sleep(attempt + 1)  # out of reach for a moment; taking it for dead would make a second host
+                self._token = ""
+                continue
+            except ray.exceptions.RayActorError as error:
+                lost, self._token, cause = self._host_id, "", error
                 continue
             self._seen = report.step
             return {"report": json.dumps(report.to_dict()), "done": report.done}  # as text: Tune flattens results
-        raise RuntimeError(f"the host of this trial's device died {_HOST_TRIES} times in a row")
+        why = str(cause).strip().splitlines()[-1:] if cause else ["it can't be reached"]
+        raise RuntimeError(f"the host of this trial's device failed {_HOST_TRIES} times in a row: {why[0]}") from cause
 
-    def _next_report(self, lost: int | None) -> Report:
+    def _next_report(self, lost: str | None) -> Report:
         if not self._token:
             stored = self._take_seat(lost)
             if stored is not None:
@@ -56,11 +63,11 @@ class Trial(tune.Trainable):
         report: Report = ray.get(self._host.advance.remote(self._job["name"], self._token))
         return report
 
-    def _take_seat(self, lost: int | None) -> Report | None:
+    def _take_seat(self, lost: str | None) -> Report | None:
         gpus = ray.get_gpu_ids()
         node = ray.get_runtime_context().get_node_id()
         device = str(gpus[0]) if gpus else ""
-        self._host, self._number = ray.get(self._registry.host.remote(node, device, lost))
+        self._host, self._host_id = ray.get(self._registry.host.remote(node, device, lost))
         token = uuid.uuid4().hex
         stored: Report | None = ray.get(self._host.attach.remote(self._job, token, self._seen))
         self._token = token

@@ -1,9 +1,11 @@
 """Ray Tune: schedules a source's jobs over the devices of this machine or a cluster, and tells it what came."""
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,9 +73,9 @@ class _Proposer(_Local, Searcher):
 class _Judge(_Local, FIFOScheduler):
     """Passes reports to the source and its answer to Tune."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, free: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._source = source
+        self._source, self._free = source, free
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         stops = self._source.on_report(trial.config["job"]["name"], _report(result))
@@ -87,6 +89,7 @@ class _Judge(_Local, FIFOScheduler):
         if not trial.should_recover():
             error = trial.get_error()
             reason = str(error).strip().splitlines()[-1] if error is not None and str(error).strip() else repr(error)
+            self._free(trial.config["job"]["name"])
             self._source.on_failure(trial.config["job"]["name"], reason)
 
 
@@ -101,7 +104,7 @@ class Cluster:
 
     Args:
         address: of a cluster; None starts a private Ray.
-        seats: trials in a pack.
+        seats: trials in a pack; None is 4 on CPUs and 16 on GPUs.
         workspace: a folder with a short path for Ray's files.
         engine: arguments of every host's engine.
         blocks: the tokenised text.
@@ -111,15 +114,16 @@ class Cluster:
     """
 
     def __init__(
-        self, *, address: str | None, seats: int, engine: Mapping[str, Any], blocks: Any, workspace: Path
+        self, *, address: str | None, seats: int | None, engine: Mapping[str, Any], blocks: Any, workspace: Path
     ) -> None:
-        self.seats = seats
         self._folder = workspace
         self._start(address)
+        self.seats = seats or (16 if self._gpus() else 4)
         self._name = f"hylorada-{os.getpid()}"
         self._blocks = ray.put(blocks)
         self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks))
-        self._host = self._registry.host.remote(ray.get_runtime_context().get_node_id(), self._first_gpu())
+        if address is None and not self._gpus():  # start the one host there will be while Tune starts its trials
+            self._registry.host.remote(ray.get_runtime_context().get_node_id(), "")
 
     def _start(self, address: str | None) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -130,31 +134,39 @@ class Cluster:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"address {address!r}: no Ray cluster answers ({type(error).__name__})") from error
+            where = "this machine" if address is None else f"address {address!r}"
+            raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
+
+    def _gpus(self) -> float:
+        return float(ray.cluster_resources().get("GPU", 0))
 
     @property
     def resources(self) -> dict[str, float]:
         """What one trial asks for: its share of a GPU, or of a CPU node's cores."""
-        if ray.cluster_resources().get("GPU"):
-            return {"cpu": 0, "gpu": 1 / self.seats}
-        cores = min(n["Resources"].get("CPU", 1) for n in ray.nodes() if n["Alive"])
-        return {"cpu": cores / self.seats, "gpu": 0}
+        if self._gpus():
+            return {"cpu": 0, "gpu": share(1, self.seats)}
+        cores = [n["Resources"]["CPU"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
+        return {"cpu": share(min(cores, default=1), self.seats), "gpu": 0}
 
     @property
     def slots(self) -> int:
         """Trials that can run at once."""
-        available, asked = ray.cluster_resources(), self.resources
+        asked = self.resources
         kind = "gpu" if asked["gpu"] else "cpu"
-        return max(1, round(float(available.get(kind.upper(), 1)) / asked[kind]))
+        return max(1, int(float(ray.cluster_resources().get(kind.upper(), 1)) / asked[kind]))
 
-    def _first_gpu(self) -> str:
-        return "0" if self.resources["gpu"] else ""
+    def evaluate_base(self, split: str) -> dict[str, float] | None:
+        """The base's figures, from any host; None where no trial has needed one."""
+        for host in ray.get(self._registry.hosts.remote()):
+            with suppress(ray.exceptions.RayActorError):  # a host that has died; the others will do
+                found: dict[str, float] = ray.get(host.evaluate_base.remote(split))
+                return found
+        return None
 
-    def evaluate_base(self, split: str) -> dict[str, float]:
-        """The base's figures, from the host of the driver's own node."""
-        host, _ = ray.get(self._host)
-        found: dict[str, float] = ray.get(host.evaluate_base.remote(split))
-        return found
+    def free(self, name: str) -> None:
+        """Empty the seat of a trial that has failed for good."""
+        for host in ray.get(self._registry.hosts.remote()):
+            host.free.remote(name)
 
     def run(self, source: Source) -> None:
         """Run all jobs of a source; returns when each has ended."""
@@ -165,7 +177,7 @@ class Cluster:
             tune.with_resources(Trial, self.resources),
             tune_config=tune.TuneConfig(
                 search_alg=_Proposer(source, self._name),
-                scheduler=_Judge(source),
+                scheduler=_Judge(source, self.free),
                 num_samples=count,
                 max_concurrent_trials=min(self.slots, count),
                 reuse_actors=True,
@@ -192,9 +204,6 @@ def _trial_name(trial: Any) -> str:
     return str(trial.config["job"]["name"])
 
 
-def visible_gpus() -> int:
-    """GPUs that Ray will see on this machine, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([v for v in visible.split(",") if v.strip() not in ("", "-1")])
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+def share(whole: float, parts: int) -> float:
+    """One part of a resource, rounded down to the 1e-4 that Ray counts in: rounded up, the last part would not fit."""
+    return math.floor(1e4 * whole / parts) / 1e4

@@ -233,7 +233,7 @@ _CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", STUDY)
 def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
-    free = {"name": "other", "trials": 99, "seeds": 99}
+    free = {"name": "other", "subject": "other", "trials": 99, "seeds": 99}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
 
