@@ -9,6 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
@@ -32,6 +33,7 @@ class Host:
         from ._engine import Engine  # torch is imported in the host alone
 
         self._engine = Engine(**engine, blocks=ray.get(pickle.loads(blocks)))
+        self._thread = ThreadPoolExecutor(1)  # one: each new thread would start a team of OpenMP threads of its own
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
@@ -117,7 +119,7 @@ class Host:
                 continue
             names = [n for n in self._waiting if n in self._tokens]
             try:
-                results = await asyncio.to_thread(self._engine.advance, names)
+                results = await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.advance, names)
             except Exception as error:  # the pass as a whole failed: every trial in it is told why
                 results = dict.fromkeys(names, error)
             for name, result in results.items():

@@ -214,6 +214,8 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
+        if not (store.folder / "results.json").exists():
+            devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
         return _tracked(devices, store, options, console)
 
 

@@ -36,7 +36,7 @@ def test_run_prints_table_and_verdict(finished: FinishedStudy) -> None:
     results = read_results(finished.folder / "results.json")
     for arm in results.arms:
         assert arm.arm in finished.done.out
-        assert f"{arm.ppl:.2f}"[:4] in finished.done.out
+        assert f"{arm.ppl:,.0f}"[:3] in finished.done.out
     assert " ".join(results.verdict.split()) in " ".join(finished.done.out.split())
     assert "Traceback" not in finished.done.err
 
