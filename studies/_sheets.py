@@ -12,7 +12,6 @@ from ._statistics import Comparison
 from ._store import Record
 from ._study import Study
 
-_VISIBLE = 1e-3  # share by which the median must leave the mean to be shown beside it
 WORDS = {"arm", "comparison", "decision", "parameter", "reason", "searched", "searched over", "state", "trial"}
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
@@ -65,11 +64,6 @@ def _ppl(value: float | None) -> str:
     return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _mean_ppl(arm: ArmResult) -> str:
-    differs = abs(arm.ppl_median - arm.ppl) > _VISIBLE * arm.ppl
-    return _ppl(arm.ppl) + (f" (median {_ppl(arm.ppl_median)})" if differs else "")
-
-
 def _change(c: Comparison | None) -> str:
     return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
 
@@ -78,13 +72,13 @@ def arms_sheet(results: Results) -> Sheet:
     """One row an arm, one column of changes a reference; the base without adapter first."""
     compared = {c.reference for c in results.comparisons}
     references = [a.arm for a in results.arms if a.arm in compared]
-    changes = [f"change vs {r} [95 % interval]" for r in references]
+    changes = [f"vs {r} [95 %]" for r in references]
     rows = [_arm_row(results, arm, references) for arm in results.arms]
     has_base = results.base_ppl is not None
     if has_base:
-        rows.insert(0, ("base without adapter", _ppl(results.base_ppl), *("" for _ in references), "0", ""))
+        rows.insert(0, ("base alone", _ppl(results.base_ppl), "", *("" for _ in references), "0", ""))
     return Sheet(
-        columns=("arm", "test PPL", *changes, "adapter parameters", "s/trial"),
+        columns=("arm", "test PPL", "median", *changes, "parameters", "s/trial"),
         rows=tuple(rows),
         caption=_arms_caption(results),
         faint=frozenset({0}) if has_base else frozenset(),
@@ -93,7 +87,7 @@ def arms_sheet(results: Results) -> Sheet:
 
 def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tuple[str, ...]:
     changes = ["-" if r == arm.arm else _change(results.comparison(arm.arm, r)) for r in references]
-    return (arm.arm, _mean_ppl(arm), *changes, f"{arm.parameters:,}", f"{arm.trial_seconds:.1f}")
+    return (arm.arm, _ppl(arm.ppl), _ppl(arm.ppl_median), *changes, f"{arm.parameters:,}", f"{arm.trial_seconds:.1f}")
 
 
 def _arms_caption(results: Results) -> str:
@@ -101,7 +95,7 @@ def _arms_caption(results: Results) -> str:
     if not seeds:
         return "No arm has finished the confirm stage."
     noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
-    return f"Change in test PPL: negative = better. {results.tokens:,} test tokens, {noise}."
+    return f"test PPL: mean over seeds; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
 
 
 def comparisons_sheet(results: Results) -> Sheet:
@@ -190,7 +184,9 @@ def rich_table(sheet: Sheet) -> Table:
     used = sheet.used()
     for i in used:
         title = sheet.columns[i]
-        drawn.add_column(Text(title), justify="left" if title in WORDS else "right", overflow="fold")
+        drawn.add_column(
+            Text(title), justify="left" if title in WORDS else "right", overflow="fold", no_wrap=title not in WORDS
+        )
     for number, row in enumerate(sheet.rows):
         style = "bold" if number in sheet.strong else "dim" if number in sheet.faint else None
         drawn.add_row(*(Text(row[i]) for i in used), style=style)  # Text: a name may look like markup
