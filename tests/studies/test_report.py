@@ -122,7 +122,8 @@ def test_table_has_a_change_column_for_each_reference_in_order_of_arms() -> None
     assert rows[1] == ["base alone", "31.270", "0"]
     assert rows[2] == ["baseline", "14.020", "14.020", "-", "12,576", "4.2"]
     assert rows[3] == ["fixed", "14.020", "14.020", "+0.53 % [-0.71, -0.13]", "-", "12,576", "4.2"]
-    assert rows[4] == ["learnable", "14.020", "14.020", "+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]", "12,576", "4.2"]
+    changes = ["+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]"]
+    assert rows[4] == ["learnable", "14.020", "14.020", *changes, "12,576", "4.2"]
 
 
 def test_table_says_how_to_read_it() -> None:
@@ -142,7 +143,7 @@ def test_table_leaves_markup_in_names_alone() -> None:
 
 
 def test_table_without_arms_says_so() -> None:
-    assert "No arm has finished the confirm stage." in printed(table(results(base_ppl=30.0)))
+    assert "No arm has finished the confirm stage." in " ".join(printed(table(results(base_ppl=30.0))).split())
 
 
 def test_trial_table_lists_state_reason_and_searched_values() -> None:
@@ -159,7 +160,8 @@ def test_trial_table_leaves_confirm_runs_out() -> None:
 
 def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
     rows = cells(page(tmp_path, three_arms(), {}, study()))
-    assert ["learnable", "14.020", "14.020", "+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]", "12,576", "4.2"] in rows
+    changes = ["+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]"]
+    assert ["learnable", "14.020", "14.020", *changes, "12,576", "4.2"] in rows
     numbers = ["-0.42 % [-0.71, -0.13]", "-0.42", "-0.52, -0.32", "0.011", "0.033", "0.38", "none to minimal"]
     assert ["learnable vs fixed", *numbers] in rows
     assert ["learning_rate", "0.0123", "0.0123", "0.0123", "0.001 .. 0.1 (log)"] in rows
@@ -204,9 +206,9 @@ def test_boundaries_are_drawn_for_the_arm_that_learns_them(tmp_path: Path) -> No
 
 def test_confirm_runs_of_an_earlier_winner_step_back(tmp_path: Path) -> None:
     ends = {"boundaries": (9.0,), "start_boundaries": (8.0,)}
-    old = record("learnable", 4, [], stage="confirm", state="complete", params={"learning_rate": 0.05})
+    old = record("learnable", 4, [], stage="confirm", state="complete", winner="learnable-0003")
     old.reports = [report(60, 14.2, **ends)]
-    new = record("learnable", 5, [], stage="confirm", state="complete")
+    new = record("learnable", 5, [], stage="confirm", state="complete", winner="learnable-0000")
     new.reports = [report(60, 14.0, **ends)]
     root = page(tmp_path, results(), named(old, new, record("learnable", 0, [16, 15, 14.5])), study())
     looks = {row[1].text: row.get("class") for row in root.iter("tr") if row[0].text == "learnable"}
@@ -230,7 +232,8 @@ def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
     run = record(ODD, 0, [16, 15, 14.5], reason="<script>")
     run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
     found = results([arm_result(ODD)], [comparison(ODD, ODD)], verdict=ODD, notes=(ODD,), provenance={ODD: ODD})
-    root = page(tmp_path, found, named(run), study(ODD))
+    plain = study("plain")  # arms can't be named so any more; escaping doesn't rest on that
+    root = page(tmp_path, found, named(run), replace(plain, arms={ODD: plain.arms["plain"]}))
     assert "<script>" not in (tmp_path / "report.html").read_text("utf-8")
     assert {f"{ODD} vs {ODD}", ODD} <= set(svg_texts(root))
     assert [e.text for e in (*root.iter("li"), *root.iter("dt"), *root.iter("dd"))] == [ODD, ODD, ODD]
@@ -273,7 +276,7 @@ def test_nan_in_numbers_is_shown_not_hidden(tmp_path: Path) -> None:
     nan = math.nan
     found = results([arm_result("a"), arm_result("b", nan)], [comparison("b", "a", nan, nan, nan)])
     root = page(tmp_path, found, {}, study("a", "b"))
-    assert ["b", "nan", "+nan % [+nan, +nan]", "12,576", "4.2"] in cells(root)
+    assert ["b", "nan", "nan", "+nan % [+nan, +nan]", "12,576", "4.2"] in cells(root)
 
 
 def test_html_needs_no_other_file_and_repeats_to_the_byte(tmp_path: Path) -> None:
