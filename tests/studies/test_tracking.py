@@ -220,13 +220,13 @@ def test_catch_up_ends_what_the_store_has_ended(store: _Mlflow) -> None:
     assert store.children(again)[records[0].name].info.end_time == ended
 
 
-def test_interrupt_kills_what_is_running_and_resuming_runs_it_again(store: _Mlflow) -> None:
+def test_abort_kills_what_is_running_and_resuming_runs_it_again(store: _Mlflow) -> None:
     running, done = _record("learnable-0000"), _record("learnable-0001", "complete")
     tracker = store.tracker("interrupted")
     for record in (running, done):
         tracker.open(record)
     tracker.close(done)
-    tracker.interrupt([running, done])
+    tracker.abort([running, done], "KILLED")
     assert {n: r.info.status for n, r in store.children(tracker).items()} == {
         "learnable-0000": "KILLED",
         "learnable-0001": "FINISHED",
@@ -290,11 +290,16 @@ def test_describe_keeps_what_has_changed_beside_what_was(store: _Mlflow) -> None
 
 def test_finish_logs_files_and_figures_and_ends_the_parent(store: _Mlflow, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("<p>done")
+    losses = tmp_path / "fixed-0001-confirm-00" / "test_block_nll.npy"
+    losses.parent.mkdir()
+    losses.write_bytes(b"losses")
     tracker = store.tracker("ended")
-    tracker.finish(tmp_path, ["report.html", "missing.json"], {"test/ppl_été 2": 12.5})
+    tracker.finish([tmp_path / "report.html", tmp_path / "missing.json"], [losses], {"test/ppl_été 2": 12.5})
     run = store.client.get_run(tracker.parent)
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"test/ppl_été 2": 12.5})
-    assert [a.path for a in store.client.list_artifacts(tracker.parent)] == ["report.html"]
+    assert {a.path for a in store.client.list_artifacts(tracker.parent)} == {"report.html", "block_nll"}
+    kept = store.client.list_artifacts(tracker.parent, "block_nll/fixed-0001-confirm-00")
+    assert [a.path for a in kept] == ["block_nll/fixed-0001-confirm-00/test_block_nll.npy"]
 
 
 def test_deleted_experiment_is_refused(store: _Mlflow) -> None:
