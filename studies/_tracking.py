@@ -162,10 +162,16 @@ class Tracker:
         self._ended.add(record.name)
 
     def abort(self, records: Sequence[Record], status: str) -> None:
-        """End the parent and what is still running: the study was stopped, or broke, and may be resumed."""
-        for record in records:
-            if record.state == "running" and record.name in self._runs:
-                self.client.set_terminated(self._runs[record.name], status=status)
+        """End the parent and what is still running: the study was stopped, or broke, and may be resumed.
+
+        The stop may have come in the middle of any call, so what is there is read anew.
+        """
+        self._ended.clear()
+        self._find_children()
+        self.catch_up(records)
+        for name, run in self._runs.items():
+            if name not in self._ended:
+                self.client.set_terminated(run, status=status)
         self.client.set_terminated(self.parent, status=status)
 
     def finish(self, files: Sequence[Path], block_nll: Sequence[Path], metrics: Mapping[str, float]) -> None:

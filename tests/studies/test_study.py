@@ -138,7 +138,7 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
     values["arms"] = {"fixed": {"config": {"num_buckets": 20, "lora_dropout": 7, "boundary_warmup": 0.2}}}
     assert _problems(values) == [
         "seed must be at least 0, got -1",
-        "ASHA's rungs [20, 40] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
+        "ASHA's rungs [16, 32] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
         "arms.fixed.config.lora_dropout must be at least 0 and at most 0.99, got 7",
         "arms.fixed: num_buckets 20 exceeds the block of 16 positions; use at most one bucket a position",
         "arms.fixed: boundary_warmup 0.2 needs boundary_init 'fixed', got 'log'",
@@ -219,8 +219,8 @@ _CHANGES: dict[str, Any] = {
     "text_column": "body",
     "block_size": 256,
     "dtype": "bfloat16",
-    "eval_every": 10,
-    "eval_blocks": 12,
+    "eval_every": 8,
+    "eval_blocks": 13,
     "test_blocks": 12,
     "grace_steps": 0,
     "reduction_factor": 3,
