@@ -27,7 +27,7 @@ examples:
   hylorada report learnable_bucketing --json                    what it found
 
 Running the same command again resumes; nothing finished is run twice.
-exit codes: 0 done, 2 bad input, 3 a trial crashed, 130 interrupted with state saved
+exit codes: 0 done, 2 bad input, 3 a trial crashed or no arm finished, 130 interrupted with state saved
 """
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -101,10 +102,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
         problems += check_tracking(options.tracking_uri)
-    if options.address is not None and options.address.startswith("ray://"):
-        problems.append(
-            f"address {options.address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"
-        )
+    problems += _address_problems(options.address)
     if options.seats is not None and options.seats < 1:
         problems.append(f"seats must be at least 1, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
@@ -115,6 +113,22 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if isinstance(data, str) and isinstance(column, str | None):
         text = _attempt(problems, load_text, data, text_column=column)
     return problems, base, text
+
+
+def _address_problems(address: str | None) -> list[str]:
+    """Whether anything listens at a cluster's address: Ray itself waits for minutes."""
+    if address is None or address == "auto":
+        return []
+    if address.startswith("ray://"):
+        return [f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"]
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        return [f"address {address!r} must be auto or HOST:PORT"]
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        return [f"address {address!r} can't be reached: {error}"]
+    return []
 
 
 def _blocks(problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any) -> dict[str, Any]:
@@ -224,8 +238,8 @@ def _tracked(devices: "_Devices", store: Store, options: Options, console: Conso
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
     tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder))
-    tracker.describe(devices.provenance, _parent_params(store.study))
     try:
+        tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_sigterm():
             return _run(devices, store, tracker, console)
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit

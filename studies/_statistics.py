@@ -293,7 +293,7 @@ def _outcome(comparison: Comparison) -> str:
 
 def _finding(c: Comparison) -> str:
     text = _OUTCOMES[_outcome(c)][1].format(arm=c.arm, reference=c.reference)
-    numbers = f"{c.change:+.2f} % PPL [{c.low:+.2f}, {c.high:+.2f}]".replace("-", "\N{MINUS SIGN}")
+    numbers = f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]".replace("-", "\N{MINUS SIGN}")
     seeds = f"{c.seeds} paired seeds" if c.seeds > 1 else "one seed: seed noise not included"
     decision = f"undecided, {c.decision}" if " to " in c.decision else c.decision
     return f"{text}, {numbers} (95 %, {seeds}, Holm p = {c.p_holm:.2g}, effect: {decision})"
