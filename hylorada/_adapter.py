@@ -1,5 +1,7 @@
 """The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ._architectures import select_targets
-from ._buckets import boundary_penalty
+from ._buckets import boundary_penalty, column
 from ._config import HyLoRADAConfig, TrainingConfig
 from ._errors import InputError
 from ._landmarks import LearnableBucketLandmark, build_landmark
@@ -63,6 +65,7 @@ class Adapter(nn.Module):
             dtype=dtype,
         )
         self.to(base.device)
+        self._vector: Tensor | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
 
     def lora_at(self, path: str) -> LoRA | None:
@@ -72,6 +75,32 @@ class Adapter(nn.Module):
         module = self.lora[path.replace(".", "/")]
         assert isinstance(module, LoRA)
         return module
+
+    def flatten(self) -> tuple[Tensor, Tensor]:
+        """Move all parameters into one vector, in the order of the optimizer's groups; their gradients into another.
+
+        The parameters stay what they are, as views. A pack then reads the LoRA factors of a seat as one tensor, and the
+        optimizer updates a seat in a few operations instead of hundreds. To be called once, when training begins.
+
+        Returns:
+            The parameters and the gradients (zeros), [num_parameters] each.
+        """
+        ordered = [p for group in self._grouped().values() for p in group]
+        values = torch.cat([p.detach().reshape(-1) for p in ordered])
+        grads = torch.zeros_like(values)
+        start = 0
+        for parameter in ordered:
+            own = slice(start, start := start + parameter.numel())
+            parameter.data = values[own].view(parameter.shape)
+            parameter.grad = grads[own].view(parameter.shape)
+        size = sum(p.numel() for p in self.lora.parameters())
+        self._vector = values[:size].requires_grad_()
+        self._vector.grad = grads[:size]
+        return values, grads
+
+    def lora_vector(self) -> Tensor:
+        """All LoRA factors one after the other, A before B, in the order of ``targets``."""
+        return torch.cat([p.reshape(-1) for p in self.lora.parameters()]) if self._vector is None else self._vector
 
     @property
     def boundaries(self) -> nn.Parameter | None:
@@ -87,12 +116,6 @@ class Adapter(nn.Module):
         if not isinstance(self.landmark, LearnableBucketLandmark):
             return None
         return self.landmark.start.sort().values * self.landmark.max_positions
-
-    def penalty(self) -> Tensor | None:
-        """The regularizer that training adds to the loss, or None."""
-        if self.boundaries is None or not (self.config.boundary_diversity or self.config.boundary_repulsion):
-            return None
-        return boundary_penalty(self.boundaries, self.config.boundary_diversity, self.config.boundary_repulsion)
 
     def after_update(self) -> None:
         """To be called after each optimizer step: boundaries stay inside the block."""
@@ -121,19 +144,35 @@ class Adapter(nn.Module):
 
         Each group carries ``lr_scale``, its share of the scheduled learning rate.
         """
+        decay = {"matrices": training.weight_decay}
+        scale = {"boundaries": self.config.boundary_lr_scale}
+        return [
+            {"name": name, "params": params, "weight_decay": decay.get(name, 0.0), "lr_scale": scale.get(name, 1.0)}
+            for name, params in self._grouped().items()
+        ]
+
+    def _grouped(self) -> dict[str, list[nn.Parameter]]:
         boundaries = self.boundaries
         others = [p for p in self.parameters() if p is not boundaries]
-        groups: list[dict[str, Any]] = [
-            {
-                "name": "matrices",
-                "params": [p for p in others if p.ndim >= 2],
-                "weight_decay": training.weight_decay,
-                "lr_scale": 1.0,
-            }
-        ]
-        if rest := [p for p in others if p.ndim < 2]:
-            groups.append({"name": "scalars", "params": rest, "weight_decay": 0.0, "lr_scale": 1.0})
-        if boundaries is not None:
-            scale = self.config.boundary_lr_scale
-            groups.append({"name": "boundaries", "params": [boundaries], "weight_decay": 0.0, "lr_scale": scale})
-        return groups
+        groups = {
+            "matrices": [p for p in others if p.ndim >= 2],  # those of LoRA first
+            "scalars": [p for p in others if p.ndim < 2],
+            "boundaries": [] if boundaries is None else [boundaries],
+        }
+        return {name: params for name, params in groups.items() if params}
+
+
+def boundary_penalties(adapters: Sequence[Adapter]) -> Tensor | None:
+    """Sum over K adapters of the regularizers that training adds to their losses; None if there are none."""
+    weights: dict[int, list[tuple[Tensor, float, float]]] = defaultdict(list)
+    for adapter in adapters:
+        diversity, repulsion = adapter.config.boundary_diversity, adapter.config.boundary_repulsion
+        if adapter.boundaries is not None and (diversity or repulsion):
+            weights[len(adapter.boundaries)].append((adapter.boundaries, diversity, repulsion))
+    total: Tensor | None = None
+    for members in weights.values():
+        boundaries = torch.stack([b for b, _, _ in members])
+        diversity_, repulsion_ = column(tuple((d, r) for _, d, r in members), boundaries.dtype, boundaries.device)
+        found = boundary_penalty(boundaries, diversity_, repulsion_).sum()
+        total = found if total is None else total + found
+    return total

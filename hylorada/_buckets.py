@@ -5,6 +5,9 @@ weights [..., B] that sum to 1; hard buckets are one-hot.
 """
 
 import math
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,21 +36,59 @@ def hard_bucket(positions: Tensor, edges: Tensor) -> Tensor:
     return torch.bucketize(positions, edges, right=True)
 
 
-def soft_bucket_weights(positions: Tensor, boundaries: Tensor, temperature: float, max_positions: int) -> Tensor:
+class Positions:
+    """The token positions of one pass; what many seats look up is computed once.
+
+    Args:
+        positions: [1, T] for all rows of all seats, or [K * b, T].
+        seats: K.
+    """
+
+    def __init__(self, positions: Tensor, seats: int) -> None:
+        shared = len(positions) == 1
+        self.by_seat = (positions if shared else positions.unflatten(0, (seats, -1))).view(
+            1 if shared else seats, -1, positions.shape[-1]
+        )  # [1 or K, 1 or b, T]
+        self._known: dict[Any, Tensor] = {}
+
+    def of(self, seat: int) -> Tensor:
+        """[1 or b, T]"""
+        return self.by_seat[seat if len(self.by_seat) > 1 else 0]
+
+    def hard(self, seat: int, edges: Tensor, key: Hashable) -> Tensor:
+        """Bucket of each position of a seat, [1 or b, T]; ``key`` names the edges."""
+        place = (key, seat if len(self.by_seat) > 1 else 0)
+        if place not in self._known:
+            self._known[place] = hard_bucket(self.of(seat), edges)
+        return self._known[place]
+
+
+def soft_bucket_weights(
+    positions: Tensor, boundaries: Tensor, temperature: float | Tensor, max_positions: int | Tensor
+) -> Tensor:
     """Weights [..., B] of the soft buckets between B-1 boundaries.
 
     With sorted boundaries b and s_i = sigmoid((u - b_i) / temperature) the weights are 1 - s_1, s_i - s_{i+1}, s_{B-1}:
     a telescoping sum, hence exactly 1 in exact arithmetic. As the temperature goes to 0 they become one-hot.
 
     Args:
-        positions: token positions, any shape.
-        boundaries: [B-1] in units of u, in any order.
-        temperature: softness in units of u.
-        max_positions: T, the length that u is relative to.
+        positions: token positions [...], any shape; with S sets of boundaries [1 or S, ...].
+        boundaries: [B-1] in units of u, in any order, or [S, B-1]; one at infinity adds an empty bucket at the end.
+        temperature: softness in units of u; a number, or one for each set [S].
+        max_positions: T, the length that u is relative to; a number or [S].
+
+    Returns:
+        [..., B], or [S, ..., B].
     """
     ordered = boundaries.sort().values
-    u = positions.to(boundaries.dtype) / max_positions
-    s = torch.sigmoid((u[..., None] - ordered) / temperature)
+    u = positions.to(boundaries.dtype)
+    if boundaries.ndim == 2:
+        sets = (-1, *[1] * (positions.ndim - 1))
+        ordered = ordered.view(*sets, boundaries.shape[-1])
+        assert isinstance(max_positions, Tensor)
+        assert isinstance(temperature, Tensor)
+        max_positions, temperature = max_positions.view(sets), temperature.view(*sets, 1)
+    s = torch.sigmoid(((u / max_positions)[..., None] - ordered) / temperature)
     one, zero = torch.ones_like(s[..., :1]), torch.zeros_like(s[..., :1])
     return torch.cat([one, s], -1) - torch.cat([s, zero], -1)
 
@@ -67,16 +108,23 @@ def initial_boundaries(
 
 
 def boundary_gaps(boundaries: Tensor) -> Tensor:
-    """Gaps [B] between sorted neighbours, with the edges 0 and 1 as neighbours of the outermost boundaries."""
+    """Gaps [..., B] between sorted neighbours, with the edges 0 and 1 as neighbours of the outermost boundaries."""
     ordered = boundaries.sort().values
-    return torch.cat([ordered, ordered.new_ones(1)]) - torch.cat([ordered.new_zeros(1), ordered])
+    one, zero = torch.ones_like(ordered[..., :1]), torch.zeros_like(ordered[..., :1])
+    return torch.cat([ordered, one], -1) - torch.cat([zero, ordered], -1)
 
 
-def boundary_penalty(boundaries: Tensor, diversity: float, repulsion: float) -> Tensor:
-    """Regularizer -diversity * std(b) - repulsion * min gap; 0 where both weights are."""
-    penalty = boundaries.new_zeros(())
-    if diversity:
-        penalty = penalty - diversity * boundaries.std(correction=0)
-    if repulsion:
-        penalty = penalty - repulsion * boundary_gaps(boundaries).min()
-    return penalty
+def boundary_penalty(boundaries: Tensor, diversity: float | Tensor, repulsion: float | Tensor) -> Tensor:
+    """Regularizer -diversity * std(b) - repulsion * min gap, for boundaries [..., B-1] and weights [...].
+
+    The gradient of std at its zero (all boundaries in one place, B = 2 included) is taken as 0.
+    """
+    variance = boundaries.var(-1, correction=0)
+    spread = torch.where(variance > 0, variance, 1).sqrt() * (variance > 0)
+    return -diversity * spread - repulsion * boundary_gaps(boundaries).amin(-1)
+
+
+@lru_cache(64)
+def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Constants of the seats as a tensor [C, S]; kept, for a copy to a GPU at every step costs more than it looks."""
+    return torch.tensor(constants, dtype=dtype, device=device).T.contiguous()

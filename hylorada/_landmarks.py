@@ -1,11 +1,14 @@
 """Landmarks: L trained vectors that are mixed into the hidden states, gated by position bucket and content."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ._buckets import fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
+from ._buckets import Positions, column, fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
 from ._config import BoundaryInit, BucketSpacing, HyLoRADAConfig
 from ._seeding import stream
 
@@ -63,11 +66,7 @@ class PositionLandmark(nn.Module, ABC):
         Returns:
             [b, T, d] in the dtype of ``hidden``.
         """
-        position_logits = self.bucket_weights(positions) @ self.position_gates
-        content_logits = hidden @ self.content_gate.to(hidden.dtype).T
-        weights = torch.softmax(position_logits + content_logits.to(position_logits.dtype), dim=-1)
-        context = weights.to(hidden.dtype) @ (self.scale * self.landmarks).to(hidden.dtype)
-        return hidden + context
+        return mix_landmarks([self], hidden, Positions(positions, 1))
 
 
 class PositionAdaptiveLandmark(PositionLandmark):
@@ -96,10 +95,10 @@ class PositionAdaptiveLandmark(PositionLandmark):
         )
         edges = torch.tensor(fixed_edges(num_buckets, max_positions, bucket_spacing))
         self.register_buffer("edges", edges, persistent=False)
+        self.edges_key = (num_buckets, max_positions, bucket_spacing)
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
-        one_hot = nn.functional.one_hot(hard_bucket(positions, self.edges), self.num_buckets)
-        return one_hot.to(self.position_gates.dtype)
+        return F.one_hot(hard_bucket(positions, self.edges), self.num_buckets).to(self.position_gates.dtype)
 
 
 class LearnableBucketLandmark(PositionLandmark):
@@ -144,6 +143,79 @@ class LearnableBucketLandmark(PositionLandmark):
     def boundary_positions(self) -> Tensor:
         """The sorted boundaries [B-1] in token positions."""
         return self.boundaries.sort().values * self.max_positions
+
+
+def mix_landmarks(modules: Sequence[PositionLandmark | None], hidden: Tensor, positions: Positions) -> Tensor:
+    """Add to each seat's rows its own landmarks, all seats in one go.
+
+    Seats of unequal L and B are padded: a padded landmark has weight 0 and a padded bucket no position, so each seat's
+    numbers are those of its own shape. A seat without landmarks gets landmarks of zeros.
+
+    Args:
+        modules: of the K seats.
+        hidden: [K * b, T, d], of any floating dtype.
+        positions: of the pass.
+
+    Returns:
+        [K * b, T, d] in the dtype of ``hidden``.
+    """
+    present = [m for m in modules if m is not None]
+    landmarks, buckets = max(len(m.landmarks) for m in present), max(m.num_buckets for m in present)
+    empty = present[0].landmarks.new_zeros(landmarks, hidden.shape[-1])
+    no_gates = empty.new_zeros(buckets, landmarks)
+
+    def stacked(name: str, rows: int) -> Tensor:
+        full = [getattr(m, name) if m is not None else None for m in modules]
+        return torch.stack([empty if x is None else F.pad(x, (0, 0, 0, rows - len(x))) for x in full])
+
+    gates = torch.stack([no_gates if m is None else _padded_gates(m, buckets, landmarks) for m in modules])
+    scale = torch.stack([empty[0, 0] if m is None else m.scale for m in modules])
+    content = stacked("content_gate", landmarks).to(hidden.dtype)  # [K, L, d]
+    vectors = (scale[:, None, None] * stacked("landmarks", landmarks)).to(hidden.dtype)  # [K, L, d]
+    position_logits = _bucket_weights(modules, buckets, positions, empty) @ gates[:, None]  # [K, 1 or b, T, L]
+    if any(len(m.landmarks) < landmarks for m in present):
+        counts = tuple(landmarks if m is None else len(m.landmarks) for m in modules)
+        position_logits = position_logits + _padding(counts, empty.dtype, empty.device)[:, None, None]
+    h = hidden.view(len(modules), -1, hidden.shape[-1])  # [K, b * T, d]
+    content_logits = torch.bmm(h, content.mT).to(gates.dtype)
+    logits = content_logits.view(len(modules), -1, hidden.shape[1], landmarks) + position_logits  # [K, b, T, L]
+    weights = torch.softmax(logits, dim=-1).to(hidden.dtype)
+    return torch.baddbmm(h, weights.view(*h.shape[:2], landmarks), vectors).view(hidden.shape)
+
+
+def _padded_gates(module: PositionLandmark, buckets: int, landmarks: int) -> Tensor:
+    gates = module.position_gates
+    return F.pad(gates, (0, landmarks - gates.shape[1], 0, buckets - gates.shape[0]))
+
+
+@lru_cache(64)
+def _padding(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[K, max L]: 0 for a seat's own landmarks, -inf for padding."""
+    places = torch.arange(max(counts), device=device)
+    own = places < torch.tensor(counts, device=device)[:, None]
+    return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
+
+
+def _bucket_weights(
+    modules: Sequence[PositionLandmark | None], buckets: int, positions: Positions, like: Tensor
+) -> Tensor:
+    """Weights [K, 1 or b, T, B] of every seat; zeros for a seat without landmarks."""
+    soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, LearnableBucketLandmark)]
+    weights: dict[int, Tensor] = {}
+    if soft:
+        boundaries = torch.stack([F.pad(m.boundaries, (0, buckets - m.num_buckets), value=torch.inf) for _, m in soft])
+        constants = tuple((m.temperature, float(m.max_positions)) for _, m in soft)
+        temperature, lengths = column(constants, like.dtype, like.device)
+        at = torch.stack([positions.of(k) for k, _ in soft])
+        found = soft_bucket_weights(at, boundaries, temperature, lengths)
+        weights |= dict(zip((k for k, _ in soft), found.unbind(), strict=True))
+    for k, module in enumerate(modules):
+        if isinstance(module, PositionAdaptiveLandmark):
+            index = positions.hard(k, module.edges, module.edges_key)
+            weights[k] = F.one_hot(index, buckets).to(like.dtype)
+        elif module is None:
+            weights[k] = like.new_zeros(*positions.of(k).shape, buckets)
+    return torch.stack([weights[k] for k in range(len(modules))])
 
 
 def build_landmark(

@@ -1,9 +1,12 @@
 """The low-rank update of one linear module and its scaling by position."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ._buckets import fixed_edges, hard_bucket
+from ._buckets import Positions, fixed_edges
 from ._seeding import stream
 
 
@@ -49,8 +52,27 @@ class PositionBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_buckets, dtype=dtype))
         self.layer_gates = nn.Parameter(torch.zeros(num_layers, dtype=dtype))
         self.register_buffer("edges", torch.tensor(fixed_edges(num_buckets, max_positions, "log")), persistent=False)
+        self.edges_key = (num_buckets, max_positions, "log")
 
     def forward(self, positions: Tensor) -> Tensor:
         """Factors [num_layers, b, T] for positions [b, T]."""
-        shift = torch.tanh(self.bias)[hard_bucket(positions, self.edges)]
-        return 1 + torch.sigmoid(self.layer_gates)[:, None, None] * shift
+        return position_factors([self], Positions(positions, 1))[:, 0]
+
+
+def position_factors(modules: Sequence[PositionBias], positions: Positions, seats: Sequence[int] = (0,)) -> Tensor:
+    """The factors of S adapters at once.
+
+    Args:
+        modules: one an adapter.
+        positions: of the pass.
+        seats: their places in it.
+
+    Returns:
+        [num_layers, S, 1 or b, T].
+    """
+    widest = max(len(m.bias) for m in modules)
+    bias = torch.stack([F.pad(m.bias, (0, widest - len(m.bias))) for m in modules])  # [S, buckets]
+    index = torch.stack([positions.hard(k, m.edges, m.edges_key) for k, m in zip(seats, modules, strict=True)])
+    shift = torch.tanh(bias).gather(1, index.flatten(1)).view(index.shape)  # [S, 1 or b, T]
+    gates = torch.sigmoid(torch.stack([m.layer_gates for m in modules], dim=1))  # [num_layers, S]
+    return 1 + gates[:, :, None, None] * shift

@@ -57,7 +57,7 @@ class HyLoRADAModel(nn.Module):
             The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        with self._pack.active([self.adapter] if self._enabled else [], positions):
+        with self._pack.active([self.adapter] if self._enabled else [], len(input_ids), positions):
             return self.base(input_ids=input_ids, use_cache=False, **kwargs)
 
     def train(self, mode: bool = True) -> "HyLoRADAModel":

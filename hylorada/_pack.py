@@ -8,82 +8,110 @@ turns to NaN harms no other.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ._adapter import Adapter
-from ._architectures import architecture_of, head_of, linear_modules
+from ._architectures import Target, architecture_of, head_of, linear_modules
+from ._buckets import Positions, column
 from ._head_loss import head_nll
+from ._landmarks import mix_landmarks
+from ._lora import position_factors
+from ._slots import Slot, close_slot, fill_slot, open_slot
+
+_VARIANTS = 64  # of one compiled layer; beyond torch's limit of 8 it would fall back to eager code without a word
 
 
 class _Pass:
-    """One forward of K adapters: what the hooks compute."""
+    """One forward of K adapters: what the slots and hooks compute with."""
 
-    def __init__(self, adapters: Sequence[Adapter], positions: Tensor) -> None:
+    def __init__(self, adapters: Sequence[Adapter], rows: int, positions: Tensor, dtype: torch.dtype) -> None:
         ranks = {a.config.r for a in adapters}
         if len(ranks) > 1:
             raise ValueError(f"the seats of a pack must have equal `r`, got {sorted(ranks)}")
         self.adapters = adapters
+        self.rows = rows
         self.rank = ranks.pop()
-        shared = len(positions) == 1
-        self.positions = [positions] * len(adapters) if shared else list(positions.chunk(len(adapters)))
-        self.factors = [
-            None if a.position_bias is None else a.position_bias(p)
-            for a, p in zip(adapters, self.positions, strict=True)
-        ]
+        self.dtype = dtype
+        self.dropout = any(a.training and a.config.lora_dropout for a in adapters)
+        self.positions = Positions(positions, len(adapters))
 
-    def add_update(self, path: str, layer: int, x: Tensor, output: Tensor) -> Tensor | None:
-        """output + gain * (x @ A.T) @ B.T for the rows of every seat that adapts this module."""
-        updates = [a.lora_at(path) for a in self.adapters]
-        seats = [k for k, u in enumerate(updates) if u is not None]
-        if not seats:
-            return None
-        rows, length, d_in = len(x) // len(updates), x.shape[1], x.shape[2]
-        x = self._select(x.view(len(updates), rows, length, d_in), seats)
-        x = self._dropout(x, seats)
-        low_rank_in = torch.stack([u.lora_A for u in updates if u is not None]).to(x.dtype)  # [S, r, d_in]
-        low_rank_out = torch.stack([u.lora_B for u in updates if u is not None]).to(x.dtype)  # [S, d_out, r]
-        low = torch.bmm(x.reshape(len(seats), -1, d_in), low_rank_in.mT)
-        low = low.view(len(seats), rows, length, self.rank) * self._gain(layer, seats, x.dtype)
-        delta = torch.bmm(low.view(len(seats), -1, self.rank), low_rank_out.mT)
-        delta = delta.view(len(seats), rows, length, -1)
-        stacked = output.view(len(updates), rows, length, -1)
-        if len(seats) == len(updates):
-            return (stacked + delta).view(output.shape)
-        return stacked.index_add(0, torch.tensor(seats, device=output.device), delta).view(output.shape)
+    def slots(self) -> dict[str, Slot]:
+        """The updates of every module that some seat adapts; a seat that leaves it alone has zeros there."""
+        gains = self._gains()
+        targets = self._targets()
+        sizes = [n for t in targets.values() for n in self._sizes(t)]
+        pieces = iter(torch.ops.aten.split_with_sizes_copy(self._stacked(targets), sizes, dim=1))
+        slots = {}
+        for path, target in targets.items():
+            masks = _Masks(self.adapters) if self.dropout else None
+            slots[path] = Slot(next(pieces), next(pieces), gains[target.layer], self.rows, masks)
+        return slots
 
     def add_landmarks(self, hidden: Tensor) -> Tensor | None:
         """Each seat's landmarks on its own rows."""
-        if all(a.landmark is None for a in self.adapters):
-            return None
-        parts = zip(self.adapters, hidden.chunk(len(self.adapters)), self.positions, strict=True)
-        return torch.cat([h if a.landmark is None else a.landmark(h, p) for a, h, p in parts])
+        modules = [a.landmark for a in self.adapters]
+        return mix_landmarks(modules, hidden, self.positions) if any(m is not None for m in modules) else None
 
-    @staticmethod
-    def _select(x: Tensor, seats: list[int]) -> Tensor:
-        return x if len(seats) == len(x) else x[seats]
+    def _targets(self) -> dict[str, Target]:
+        first = self.adapters[0].targets
+        if all(a.targets == first for a in self.adapters):
+            return first
+        return {path: target for a in self.adapters for path, target in a.targets.items()}
 
-    def _dropout(self, x: Tensor, seats: list[int]) -> Tensor:
-        """Inverted dropout on x [S, b, T, d_in]; every seat draws from its own stream."""
-        active = [self.adapters[k] for k in seats]
-        if not any(a.training and a.config.lora_dropout for a in active):
-            return x
-        masks = torch.ones_like(x)
-        for mask, adapter in zip(masks, active, strict=True):
-            if adapter.training and (p := adapter.config.lora_dropout):
-                mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
-        return x * masks
+    def _sizes(self, target: Target) -> tuple[int, int]:
+        return self.rank * target.in_features, self.rank * target.out_features
 
-    def _gain(self, layer: int, seats: list[int], dtype: torch.dtype) -> Tensor:
-        """What multiplies the low-rank activations: scaling times position bias, [S, 1 or b, 1 or T, 1]."""
-        gains, at_least = [], torch.promote_types(dtype, torch.float32)
-        for k in seats:
-            factor = self.factors[k]
-            gain = torch.ones_like(self.positions[k], dtype=at_least) if factor is None else factor[layer]
-            gains.append(self.adapters[k].config.scaling * gain)
-        return torch.stack(gains)[..., None].to(dtype)
+    def _stacked(self, targets: dict[str, Target]) -> Tensor:
+        """[K, all LoRA factors of ``targets``] in the dtype of the base."""
+        vectors = []
+        for adapter in self.adapters:
+            vector = adapter.lora_vector()
+            if adapter.targets != targets:
+                sizes = [sum(self._sizes(t)) for t in adapter.targets.values()]
+                own = dict(zip(adapter.targets, vector.split(sizes), strict=True))
+                absent = (vector.new_zeros(sum(self._sizes(t))) for t in targets.values())
+                vector = torch.cat([own.get(path, zeros) for path, zeros in zip(targets, absent, strict=True)])
+            vectors.append(vector)
+        return torch.stack(vectors).to(self.dtype)
+
+    def _gains(self) -> Sequence[Tensor]:
+        """By layer what multiplies the low-rank activations: scaling times position bias, [K, 1 or b, 1 or T, 1]."""
+        like = self.adapters[0].lora_vector()
+        scaling = column(tuple((a.config.scaling,) for a in self.adapters), like.dtype, like.device)[0]
+        gains = scaling[None, :, None, None]
+        biased = [(k, a.position_bias) for k, a in enumerate(self.adapters) if a.position_bias is not None]
+        if biased:
+            seats, modules = zip(*biased, strict=True)
+            factors = position_factors(modules, self.positions, seats)
+            if len(seats) < len(self.adapters):
+                everyone = factors.new_ones(len(factors), len(self.adapters), *factors.shape[2:])
+                factors = everyone.index_copy(1, torch.tensor(seats, device=factors.device), factors)
+            gains = gains * factors
+        layers = 1 + max(t.layer for a in self.adapters for t in a.targets.values())
+        gains = gains.to(self.dtype)[..., None].expand(max(layers, len(gains)), *[-1] * 4)
+        by_layer: Sequence[Tensor] = torch.ops.aten.unbind_copy(gains)
+        return by_layer
+
+
+class _Masks:
+    """Inverted dropout masks of one module; every seat draws from its own stream, once a pass."""
+
+    def __init__(self, adapters: Sequence[Adapter]) -> None:
+        self.adapters = adapters
+        self.drawn: Tensor | None = None  # kept: gradient checkpointing computes a layer twice
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Masks for x [K, b, T, d_in]."""
+        if self.drawn is None:
+            self.drawn = torch.ones_like(x)
+            for mask, adapter in zip(self.drawn, self.adapters, strict=True):
+                if adapter.training and (p := adapter.config.lora_dropout):
+                    mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
+        return self.drawn
 
 
 class Pack:
@@ -91,6 +119,8 @@ class Pack:
 
     Args:
         base: a supported causal language model; it is frozen and put in eval mode.
+        compile_backend: of ``torch.compile`` (``inductor``); None runs eagerly. One decoder layer is compiled, on first
+            use, and serves all layers, all adapters and all pack sizes. Worth its half minute on a GPU.
 
     Raises:
         InputError: the base's model type is not supported.
@@ -101,23 +131,57 @@ class Pack:
         >>> nll.mean((1, 2)).sum().backward()  # each adapter has its solo gradient  # doctest: +SKIP
     """
 
-    def __init__(self, base: PreTrainedModel) -> None:
+    def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
         architecture = architecture_of(base.config.model_type)
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)
         self._head = head_of(base)
+        self._layers = list(base.get_submodule(architecture.layers).children())
         self._pass: _Pass | None = None
-        self._handles = [
-            base.get_submodule(path).register_forward_hook(self._linear_hook(path, target.layer))
-            for path, target in linear_modules(base).items()
-        ]
-        self._handles.append(base.get_submodule(architecture.final_norm).register_forward_hook(self._norm_hook))
+        self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
+        for module in self._linear.values():
+            open_slot(module)
+        self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._norm_hook())
+        self.compile_backend = compile_backend
+        self._mark: Callable[[Slot], None] | None = None
+        if compile_backend is not None:
+            self._compile(compile_backend)
+
+    def _compile(self, backend: str) -> None:
+        # torch._dynamo takes seconds to import, so only where it is used
+        from torch._dynamo import config, maybe_mark_dynamic
+
+        # training and evaluation, the first layer and the others, one seat and many: each is a variant
+        config.recompile_limit = max(config.recompile_limit, _VARIANTS)
+
+        def serve_any_seats(forward: Callable[..., Any]) -> Callable[..., Any]:
+            compiled = torch.compile(forward, backend=backend)
+
+            def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+                if self._pass is not None and self._pass.dropout:  # compiled code can't draw from a seat's own stream
+                    return forward(hidden_states, *args, **kwargs)
+                maybe_mark_dynamic(hidden_states, 0)
+                return compiled(hidden_states, *args, **kwargs)
+
+            return call
+
+        def mark(slot: Slot) -> None:
+            for tensor in (slot.lora_A, slot.lora_B, slot.gain):
+                maybe_mark_dynamic(tensor, 0)
+
+        self._mark = mark
+        for layer in self._layers:
+            layer.forward = serve_any_seats(layer.forward)
 
     def close(self) -> None:
-        """Take the hooks off; the base is then as it came."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Take everything off the base; it is then as it came."""
+        self._handle.remove()
+        for module in self._linear.values():
+            close_slot(module)
+        self._linear = {}
+        if self.compile_backend is not None:
+            for layer in self._layers:
+                del layer.forward
 
     def token_nll(self, adapters: Sequence[Adapter], input_ids: Tensor) -> Tensor:
         """NLL in nats of each predicted token.
@@ -131,31 +195,36 @@ class Pack:
         """
         seats, rows, length = input_ids.shape
         flat = input_ids.reshape(seats * rows, length)
-        with self.active(adapters, torch.arange(length, device=flat.device)[None]):
+        with self.active(adapters, rows, torch.arange(length, device=flat.device)[None]):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
         nll = head_nll(hidden[:, :-1], *self._head, flat[:, 1:])
         return nll.view(seats, rows, length - 1)
 
     @contextmanager
-    def active(self, adapters: Sequence[Adapter], positions: Tensor) -> Iterator[None]:
+    def active(self, adapters: Sequence[Adapter], rows: int, positions: Tensor) -> Iterator[None]:
         """Within it the base computes with these adapters; with none it computes as it came.
 
         Args:
-            adapters: of the K seats; the batch is split among them in equal runs of rows.
+            adapters: of the K seats.
+            rows: b of each seat; the batch holds the rows of the first seat, then those of the second, and so on.
             positions: [1, T] for all rows, or [K * b, T].
         """
-        before = self._pass
-        self._pass = _Pass(tuple(adapters), positions) if adapters else None
+        now = _Pass(tuple(adapters), rows, positions, self.base.dtype) if adapters else None
+        slots = {} if now is None else now.slots()
+        if self._mark is not None:
+            for slot in slots.values():
+                self._mark(slot)
+        before, self._pass = self._pass, now
+        filled = {path: fill_slot(module, slots.get(path)) for path, module in self._linear.items()}
         try:
             yield
         finally:
             self._pass = before
+            for path, module in self._linear.items():
+                fill_slot(module, filled[path])
 
-    def _linear_hook(self, path: str, layer: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
-        def add_update(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            return None if self._pass is None else self._pass.add_update(path, layer, inputs[0], output)
+    def _norm_hook(self) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
+        def add_landmarks(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            return None if self._pass is None else self._pass.add_landmarks(output)
 
-        return add_update
-
-    def _norm_hook(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        return None if self._pass is None else self._pass.add_landmarks(output)
+        return add_landmarks

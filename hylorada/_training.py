@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ._adapter import Adapter
+from ._adapter import Adapter, boundary_penalties
 from ._blocks import Blocks
 from ._evaluation import Evaluation, summarize
 from ._pack import Pack
-from ._seat import Diverged, Seat
+from ._seat import Diverged, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
+_EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
 
 
-def train_step(
-    pack: Pack, seats: Mapping[Name, Seat], input_ids: npt.NDArray[np.int32]
-) -> dict[Name, float | Diverged]:
+def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, float | Diverged]:
     """One optimizer step of every seat, each at its own place in its own schedule.
 
     Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
@@ -28,7 +28,7 @@ def train_step(
     Args:
         pack: the base.
         seats: by name; each takes its next batch.
-        input_ids: [N, T] all training blocks.
+        input_ids: [N, T] all training blocks; on the base's device they needn't be copied at each step.
 
     Returns:
         By name the mean NLL of the step's predicted tokens, or :class:`Diverged`.
@@ -43,35 +43,31 @@ def train_step(
     return results
 
 
-def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: npt.NDArray[np.int32]) -> list[float | Diverged]:
-    batch = np.stack([input_ids[s.order.indices(s.step)] for s in seats])  # [K, b, T]
-    for seat in seats:
-        seat.adapter.train()
-        seat.optimizer.zero_grad()
-    tokens = torch.from_numpy(batch).to(pack.base.device, torch.long)
-    nll = pack.token_nll([s.adapter for s in seats], tokens).mean(dim=(1, 2))  # [K]
-    torch.stack([s.objective(n) for s, n in zip(seats, nll, strict=True)]).sum().backward()
-    return [_update(s, loss) for s, loss in zip(seats, nll.tolist(), strict=True)]
-
-
-def _update(seat: Seat, loss: float) -> float | Diverged:
-    try:
-        seat.update(loss)
-    except Diverged as error:
-        return error
-    return loss
+def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> list[float | Diverged]:
+    places = np.stack([s.order.indices(s.step) for s in seats])  # [K, b]
+    tokens = torch.as_tensor(input_ids[places], device=pack.base.device).long()  # [K, b, T]
+    adapters = [s.adapter.train() for s in seats]
+    torch._foreach_zero_([s.grads for s in seats])
+    losses = pack.token_nll(adapters, tokens).mean(dim=(1, 2))  # [K]
+    penalties = boundary_penalties(adapters)
+    total = losses.sum() if penalties is None else losses.sum() + penalties
+    total.backward()
+    return update(seats, losses.detach())
 
 
 @torch.no_grad()
-def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int = 32) -> list[Evaluation]:
+def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int | None = None) -> list[Evaluation]:
     """Losses of K adapters on the same blocks, dropout off.
 
     Args:
         pack: the base.
         adapters: K adapters; none evaluates the base alone and returns one result.
         blocks: N blocks.
-        rows: blocks of all seats together in one forward; it bounds memory and doesn't change results.
+        rows: blocks of all seats together in one forward; it bounds memory and doesn't change results. By default as
+            many as make 4,096 tokens on the CPU and 131,072 on a GPU.
     """
+    if rows is None:
+        rows = _EVALUATION_TOKENS[pack.base.device.type] // blocks.input_ids.shape[1]
     by_rank: dict[int, list[int]] = defaultdict(list)
     for k, adapter in enumerate(adapters):
         adapter.eval()

@@ -61,7 +61,8 @@ class Engine:
     def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
-        self.pack = Pack(self.base)
+        self.pack = Pack(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
+        self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
         self.blocks = blocks
         self.occupants: dict[str, _Occupant] = {}
 
@@ -94,7 +95,7 @@ class Engine:
         """
         began = time.perf_counter()
         seated = {n: self.occupants[n] for n in names}
-        losses = train_step(self.pack, {n: o.seat for n, o in seated.items()}, self.blocks["train"].input_ids)
+        losses = train_step(self.pack, {n: o.seat for n, o in seated.items()}, self._train_ids)
         due: dict[str, _Occupant] = {}
         results: dict[str, Report | Exception | None] = {}
         for name, loss in losses.items():

@@ -13,7 +13,7 @@ VOCABULARY, HIDDEN = 11, 5
 
 @pytest.fixture(params=[1, 3 * VOCABULARY, 1 << 20], ids=["row by row", "three rows", "one chunk"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(_head_loss, "_CHUNK_NUMBERS", request.param)
+    monkeypatch.setitem(_head_loss._CHUNK_NUMBERS, "cpu", request.param)
     return int(request.param)
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, TrainingConfig
 from hylorada._batches import BatchOrder
-from hylorada._seat import Diverged, Seat, learning_rate_factor
+from hylorada._seat import Diverged, Seat, learning_rate_factor, update
 
 MakeSeat = Callable[..., Seat]
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
@@ -36,7 +36,18 @@ def _boundaries(seat: Seat) -> nn.Parameter:
 
 def _set_gradients(seat: Seat, value: float) -> None:
     for parameter in seat.adapter.parameters():
-        parameter.grad = torch.full_like(parameter, value)
+        _gradient(parameter).fill_(value)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _update(seat: Seat, loss: float) -> None:
+    (result,) = update([seat], torch.tensor([loss]))
+    if isinstance(result, Diverged):
+        raise result
 
 
 def _bits(seat: Seat) -> list[torch.Tensor]:
@@ -71,7 +82,7 @@ def test_each_step_uses_the_scheduled_rate(make_seat: MakeSeat) -> None:
     rates = []
     for _ in range(6):
         _set_gradients(seat, 1e-3)
-        seat.update(1.0)
+        _update(seat, 1.0)
         rates.append({g["name"]: g["lr"] for g in seat.optimizer.param_groups})
     expected = [0.01 * f for f in (1 / 3, 2 / 3, 1.0, 1.0, 2 / 3, 1 / 3)]
     assert [r["matrices"] for r in rates] == pytest.approx(expected)
@@ -86,7 +97,7 @@ def test_boundary_moves_by_its_rate_each_step_on_a_bf16_base(make_seat: MakeSeat
         _boundaries(seat).fill_(0.5)
     for step in range(1, 101):
         _set_gradients(seat, -1e-2)
-        seat.update(1.0)
+        _update(seat, 1.0)
         expected = torch.full((3,), 0.5 + step * 1e-4 * scale)
         torch.testing.assert_close(_boundaries(seat).data, expected, rtol=0, atol=2e-5 * scale)
 
@@ -96,7 +107,7 @@ def test_boundaries_stay_inside_the_block(make_seat: MakeSeat, gradient: float, 
     seat = make_seat(LEARNABLE, {**STEADY, "learning_rate": 0.3})
     for _ in range(5):
         _set_gradients(seat, gradient)
-        seat.update(1.0)
+        _update(seat, 1.0)
         assert 0 <= _boundaries(seat).min() <= _boundaries(seat).max() <= 1
     assert _boundaries(seat).tolist() == [limit] * 3
 
@@ -106,7 +117,7 @@ def test_weight_decay_is_on_matrices_alone(make_seat: MakeSeat) -> None:
     for parameter in seat.adapter.parameters():
         parameter.data.fill_(0.25)
     _set_gradients(seat, 0.0)
-    seat.update(1.0)
+    _update(seat, 1.0)
     for name, parameter in seat.adapter.named_parameters():
         expected = 0.25 * (1 - 0.1 * 0.5) if parameter.ndim == 2 else 0.25
         torch.testing.assert_close(parameter.data, torch.full_like(parameter, expected), msg=name)
@@ -118,7 +129,7 @@ def test_curriculum_holds_the_boundaries_then_lets_them_go(make_seat: MakeSeat) 
     start = _boundaries(seat).detach().clone()
     for step in range(10):
         _set_gradients(seat, 1e-2)
-        seat.update(1.0)
+        _update(seat, 1.0)
         moved = not torch.equal(_boundaries(seat).data, start)
         assert moved == (step >= 3)
         assert (_boundaries(seat) in seat.optimizer.state) == (step >= 3)
@@ -130,9 +141,9 @@ def test_held_boundaries_count_in_no_gradient_norm(make_seat: MakeSeat) -> None:
     held = {**LEARNABLE, "boundary_init": "fixed", "boundary_warmup": 0.5}
     seat = make_seat(held, {"max_steps": 10, "max_grad_norm": 1.0})
     _set_gradients(seat, 0.0)
-    seat.adapter.get_parameter("landmark.scale").grad = torch.tensor(0.5)
-    _boundaries(seat).grad = torch.full((3,), 1e6)
-    seat.update(1.0)
+    _gradient(seat.adapter.get_parameter("landmark.scale")).fill_(0.5)
+    _gradient(_boundaries(seat)).fill_(1e6)
+    _update(seat, 1.0)
     assert seat.adapter.get_parameter("landmark.scale").grad == torch.tensor(0.5)
 
 
@@ -146,7 +157,7 @@ def test_gradient_is_clipped_by_the_seats_own_norm(make_seat: MakeSeat, norm: fl
     first = seats[0]
     before = [p.grad.clone() for p in first.adapter.parameters() if p.grad is not None]
     for seat in seats:
-        seat.update(1.0)
+        _update(seat, 1.0)
     for parameter, gradient in zip(first.adapter.parameters(), before, strict=True):
         torch.testing.assert_close(parameter.grad, gradient * factor, rtol=1e-5, atol=0)
 
@@ -156,10 +167,10 @@ def test_non_finite_loss_leaves_the_adapter_as_it_was(make_seat: MakeSeat, loss:
     seat = make_seat(LEARNABLE, {})
     for _ in range(2):
         _set_gradients(seat, 1e-3)
-        seat.update(1.0)
+        _update(seat, 1.0)
     before = _bits(seat)
     with pytest.raises(Diverged, match="non-finite training loss at step 3") as caught:
-        seat.update(loss)
+        _update(seat, loss)
     assert caught.value.step == 3
     assert seat.step == 2
     assert all(torch.equal(p, q) for p, q in zip(before, seat.adapter.parameters(), strict=True))
@@ -168,13 +179,13 @@ def test_non_finite_loss_leaves_the_adapter_as_it_was(make_seat: MakeSeat, loss:
 def test_non_finite_gradient_leaves_adapter_and_moments_as_they_were(make_seat: MakeSeat) -> None:
     seat = make_seat({}, {})
     _set_gradients(seat, 1e-3)
-    seat.update(1.0)
+    _update(seat, 1.0)
     before, scale = _bits(seat), seat.adapter.get_parameter("landmark.scale")
     moment = seat.optimizer.state[scale]["exp_avg"].clone()
     _set_gradients(seat, 1e-3)
-    scale.grad = torch.tensor(math.nan)
+    _gradient(scale).fill_(math.nan)
     with pytest.raises(Diverged, match="non-finite gradient at step 2"):
-        seat.update(1.0)
+        _update(seat, 1.0)
     assert all(torch.equal(p, q) for p, q in zip(before, seat.adapter.parameters(), strict=True))
     assert torch.equal(seat.optimizer.state[scale]["exp_avg"], moment)
 
@@ -209,7 +220,7 @@ def test_applied_equals_what_was_asked_for(
     seat = make_seat(adapter, training)
     assert seat.applied() == asked
     _set_gradients(seat, 1e-3)
-    seat.update(1.0)
+    _update(seat, 1.0)
     assert seat.applied() == asked
 
 
@@ -233,3 +244,42 @@ def test_every_parameter_is_in_one_group(make_seat: MakeSeat, monkeypatch: pytes
     monkeypatch.setattr(Adapter, "optimizer_groups", lambda self, training: whole(self, training)[:-1])
     with pytest.raises(AssertionError, match="parameters and groups differ"):
         make_seat(LEARNABLE, {})
+
+
+def test_update_of_many_seats_is_that_of_torchs_adamw(make_seat: MakeSeat) -> None:
+    """Unequal shapes, rates, betas and steps side by side; torch clips and steps each adapter's copy alone."""
+    adapters: list[dict[str, Any]] = [{}, LEARNABLE, {"landmarks": False, "position_bias": False}, {"r": 3}]
+    trainings: list[dict[str, Any]] = [
+        {"weight_decay": 0.1},
+        {"adam_beta1": 0.5, "adam_beta2": 0.9, "max_grad_norm": 0.01},
+        {"adam_epsilon": 1e-3, "learning_rate": 0.3},
+        {"lr_scheduler_type": "linear", "max_steps": 7},
+    ]
+    seats = [make_seat(a, t, torch.float64) for a, t in zip(adapters, trainings, strict=True)]
+    copies = [[nn.Parameter(p.detach().clone()) for p in s.adapter.parameters()] for s in seats]
+    optimizers = []
+    for seat, own in zip(seats, copies, strict=True):
+        same = dict(zip(seat.adapter.parameters(), own, strict=True))
+        groups = [{**g, "params": [same[p] for p in g["params"]]} for g in seat.optimizer.param_groups]
+        optimizers.append(torch.optim.AdamW(groups))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(5):
+        for k, (seat, own, optimizer) in enumerate(zip(seats, copies, optimizers, strict=True)):
+            for parameter, copy in zip(seat.adapter.parameters(), own, strict=True):
+                copy.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                _gradient(parameter).copy_(copy.grad)
+            for group in optimizer.param_groups:
+                rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
+                group["lr"] = rate * group["lr_scale"]
+            torch.nn.utils.clip_grad_norm_(own, seat.training.max_grad_norm)
+            if (step, k) != (2, 3):
+                optimizer.step()
+            else:  # one seat misses a step
+                _gradient(next(seat.adapter.parameters())).fill_(math.nan)
+        results = update(seats, torch.ones(4))
+        assert [isinstance(r, Diverged) for r in results] == [step == 2 and k == 3 for k in range(4)]
+        for seat, own in zip(seats, copies, strict=True):
+            if seat.adapter.boundaries is not None:
+                own[-1].data.clamp_(0, 1)
+            for parameter, copy in zip(seat.adapter.parameters(), own, strict=True):
+                torch.testing.assert_close(parameter.data, copy.data, rtol=0, atol=1e-14)
