@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ._architectures import select_targets
-from ._buckets import boundary_penalty, column
+from ._buckets import boundary_penalty
 from ._config import HyLoRADAConfig, TrainingConfig
+from ._devices import column
 from ._errors import InputError
 from ._landmarks import LearnableBucketLandmark, build_landmark
 from ._lora import LoRA, PositionBias
@@ -116,11 +117,6 @@ class Adapter(nn.Module):
         if not isinstance(self.landmark, LearnableBucketLandmark):
             return None
         return self.landmark.start.sort().values * self.landmark.max_positions
-
-    def after_update(self) -> None:
-        """To be called after each optimizer step: boundaries stay inside the block."""
-        if isinstance(self.landmark, LearnableBucketLandmark):
-            self.landmark.clamp_boundaries()
 
     def applied(self) -> dict[str, Any]:
         """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""

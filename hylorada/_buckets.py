@@ -6,7 +6,6 @@ weights [..., B] that sum to 1; hard buckets are one-hot.
 
 import math
 from collections.abc import Hashable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -122,9 +121,3 @@ def boundary_penalty(boundaries: Tensor, diversity: float | Tensor, repulsion: f
     variance = boundaries.var(-1, correction=0)
     spread = torch.where(variance > 0, variance, 1).sqrt() * (variance > 0)
     return -diversity * spread - repulsion * boundary_gaps(boundaries).amin(-1)
-
-
-@lru_cache(64)
-def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Constants of the seats as a tensor [C, S]; kept, for a copy to a GPU at every step costs more than it looks."""
-    return torch.tensor(constants, dtype=dtype, device=device).T.contiguous()

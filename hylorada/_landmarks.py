@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ._buckets import Positions, column, fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
+from ._buckets import Positions, fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
 from ._config import BoundaryInit, BucketSpacing, HyLoRADAConfig
+from ._devices import column, to_device
 from ._seeding import stream
 
 _GATE_STD = 0.02
@@ -135,11 +136,6 @@ class LearnableBucketLandmark(PositionLandmark):
         return soft_bucket_weights(positions, self.boundaries, self.temperature, self.max_positions)
 
     @torch.no_grad()
-    def clamp_boundaries(self) -> None:
-        """Keep every boundary inside the block, [0, 1]; unclamped they drift out and their buckets are lost."""
-        self.boundaries.clamp_(0.0, 1.0)
-
-    @torch.no_grad()
     def boundary_positions(self) -> Tensor:
         """The sorted boundaries [B-1] in token positions."""
         return self.boundaries.sort().values * self.max_positions
@@ -191,8 +187,7 @@ def _padded_gates(module: PositionLandmark, buckets: int, landmarks: int) -> Ten
 @lru_cache(64)
 def _padding(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """[K, max L]: 0 for a seat's own landmarks, -inf for padding."""
-    places = torch.arange(max(counts), device=device)
-    own = places < torch.tensor(counts, device=device)[:, None]
+    own = torch.arange(max(counts), device=device) < to_device(counts, device)[:, None]
     return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
 
 

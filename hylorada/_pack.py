@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import Target, architecture_of, head_of, linear_modules
-from ._buckets import Positions, column
-from ._head_loss import head_nll
+from ._buckets import Positions
+from ._devices import column, to_device
+from ._head_loss import Head, head_nll
 from ._landmarks import mix_landmarks
 from ._lora import position_factors
 from ._slots import Slot, close_slot, fill_slot, open_slot
@@ -89,7 +90,7 @@ class _Pass:
             factors = position_factors(modules, self.positions, seats)
             if len(seats) < len(self.adapters):
                 everyone = factors.new_ones(len(factors), len(self.adapters), *factors.shape[2:])
-                factors = everyone.index_copy(1, torch.tensor(seats, device=factors.device), factors)
+                factors = everyone.index_copy(1, to_device(seats, factors.device), factors)
             gains = gains * factors
         layers = 1 + max(t.layer for a in self.adapters for t in a.targets.values())
         gains = gains.to(self.dtype)[..., None].expand(max(layers, len(gains)), *[-1] * 4)
@@ -135,7 +136,7 @@ class Pack:
         architecture = architecture_of(base.config.model_type)
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)
-        self._head = head_of(base)
+        self._head = Head.of(*head_of(base))
         self._layers = list(base.get_submodule(architecture.layers).children())
         self._pass: _Pass | None = None
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
@@ -197,7 +198,7 @@ class Pack:
         flat = input_ids.reshape(seats * rows, length)
         with self.active(adapters, rows, torch.arange(length, device=flat.device)[None]):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
-        nll = head_nll(hidden[:, :-1], *self._head, flat[:, 1:])
+        nll = head_nll(hidden[:, :-1], self._head, flat[:, 1:])
         return nll.view(seats, rows, length - 1)
 
     @contextmanager

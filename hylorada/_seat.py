@@ -1,9 +1,9 @@
 """The seat: one adapter with its own optimizer, schedule, clipping and random streams."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from ._adapter import Adapter
 from ._batches import BatchOrder
 from ._config import TrainingConfig
+from ._devices import column, to_device
 
 
 class Diverged(Exception):
@@ -76,6 +77,8 @@ class Seat:
         grouped = [id(p) for g in groups for p in g["params"]]
         assert sorted(grouped) == sorted(id(p) for p in adapter.parameters()), "parameters and groups differ"
         values, self.grads = adapter.flatten()
+        self.alive = torch.ones((), dtype=torch.bool, device=values.device)  # the device's word, ahead of `diverged`
+        self.diverged: Diverged | None = None
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -133,66 +136,131 @@ class Seat:
         return found
 
 
-def update(seats: Sequence[Seat], losses: Tensor) -> list[float | Diverged]:
+class PendingStep:
+    """An optimizer step of K seats that has been handed to the device and may not have come to its end."""
+
+    def __init__(self, seats: Sequence["Seat"], losses: Tensor, norms: Tensor) -> None:
+        self._seats = [(seat, seat.step + 1) for seat in seats]
+        numbers = torch.stack([losses.double(), norms.double()])
+        self._numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        self._done = torch.cuda.Event() if numbers.is_cuda else None
+        if self._done is not None:
+            self._done.record()
+
+    def result(self) -> list[float | Diverged]:
+        """By seat its loss, or :class:`Diverged` from the step on at which loss or gradient were not finite.
+
+        Waits for the device; to be called for every step, in order.
+        """
+        if self._done is not None:
+            self._done.synchronize()
+        losses, norms = self._numbers.tolist()
+        for (seat, step), loss, norm in zip(self._seats, losses, norms, strict=True):
+            if seat.diverged is None and not math.isfinite(loss + norm):
+                seat.diverged = Diverged("gradient" if math.isfinite(loss) else "training loss", step)
+        return [seat.diverged or loss for (seat, _), loss in zip(self._seats, losses, strict=True)]
+
+
+@torch.no_grad()
+def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
     """One optimizer step of every seat, from the gradients that lie on its adapter: clipping, then AdamW.
 
     The seats' own optimizers would each launch hundreds of small operations; here every operation runs over all seats
     at once, with each seat's own learning rate, betas and step (Loshchilov & Hutter 2019; the same operations in the
-    same order as ``torch.optim.AdamW``).
+    same order as ``torch.optim.AdamW``). Nothing waits for the device: a seat whose loss or gradient is not finite
+    is left as it was, from this step on, by the device itself.
 
     Args:
         seats: K seats.
         losses: [K] mean NLL of the step.
-
-    Returns:
-        By seat its loss, or :class:`Diverged` where the loss or the gradient is not finite; that adapter is left as it
-        was.
     """
-    moving = [seat.moving_groups() for seat in seats]
-    norms = torch.stack(torch._foreach_norm([g.grads for groups in moving for g in groups]))
-    numbers = iter(torch.cat([losses.double(), norms.double()]).tolist())  # the one wait for the device in a step
-    found: list[float | Diverged] = list(islice(numbers, len(seats)))
-    groups, clips = [], []
-    for k, (seat, own) in enumerate(zip(seats, moving, strict=True)):
-        norm = math.sqrt(sum(n * n for n in islice(numbers, len(own))))
-        if not math.isfinite(found[k]):  # type: ignore[arg-type]
-            found[k] = Diverged("training loss", seat.step + 1)
-        elif not math.isfinite(norm):
-            found[k] = Diverged("gradient", seat.step + 1)
-        else:
-            rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
-            for group in own:
-                group.settings["lr"] = rate * group.settings["lr_scale"]
-            for group in own:
-                if not group.step:
-                    seat.open_state(group)
-            groups += own
-            clips += [min(1.0, seat.training.max_grad_norm / (norm + 1e-6))] * len(own)
-            seat.step += 1
-    if groups:
-        _adamw(groups, clips)
-    for seat, result in zip(seats, found, strict=True):
-        if not isinstance(result, Diverged):
-            seat.adapter.after_update()
+    moving = [(k, group) for k, seat in enumerate(seats) for group in seat.moving_groups()]
+    groups = [group for _, group in moving]
+    owner = to_device([k for k, _ in moving], losses.device)
+    norms = _norms(seats, losses)
+    limits = column(tuple((s.training.max_grad_norm,) for s in seats), norms.dtype, norms.device)[0]
+    alive = torch.stack([s.alive for s in seats]) & losses.isfinite() & norms.isfinite()
+    clips = (limits / (norms + 1e-6)).clamp(max=1.0)
+    pending = PendingStep(seats, losses, norms)
+    _set_rates(seats)
+    _adamw(groups, torch.stack([clips, alive.to(clips.dtype)])[:, owner])
+    for seat, still in zip(seats, alive.unbind(), strict=True):
+        seat.alive = still
+        seat.step += 1
+    boundaries: list[Tensor] = [s.adapter.boundaries for s in seats if s.adapter.boundaries is not None]
+    if boundaries:  # unclamped they drift out of the block and their buckets are lost
+        torch._foreach_clamp_min_(boundaries, 0.0)
+        torch._foreach_clamp_max_(boundaries, 1.0)
+    return pending
+
+
+def _norms(seats: Sequence[Seat], losses: Tensor) -> Tensor:
+    """Norms [K] of the gradients that move; seat by seat, for a NaN must stay where it is."""
+    vectors = [[g.grads for g in seat.moving_groups()] for seat in seats]
+    norms = iter(torch._foreach_norm([v for own in vectors for v in own]))
+    most = max(map(len, vectors))
+    none = losses.new_zeros((), dtype=vectors[0][0].dtype)
+    columns = [[next(norms) for _ in own] + [none] * (most - len(own)) for own in vectors]
+    found: Tensor = torch.linalg.vector_norm(
+        torch.stack([n for own in columns for n in own]).view(len(seats), most), dim=1
+    )
     return found
 
 
-@torch.no_grad()
-def _adamw(groups: Sequence[Group], clips: list[float]) -> None:
-    grads, firsts, seconds = [g.grads for g in groups], [g.exp_avg for g in groups], [g.exp_avg_sq for g in groups]
-    values, settings = [g.values for g in groups], [g.settings for g in groups]
-    for group in groups:
-        group.step += 1
-    steps = [g.step.item() for g in groups]  # on the CPU
-    beta1, beta2 = [s["betas"][0] for s in settings], [s["betas"][1] for s in settings]
-    torch._foreach_mul_(grads, clips)
-    torch._foreach_mul_(values, [1 - s["lr"] * s["weight_decay"] for s in settings])
-    torch._foreach_mul_(firsts, beta1)
-    torch._foreach_add_(firsts, torch._foreach_mul(grads, [1 - b for b in beta1]))
-    torch._foreach_mul_(seconds, beta2)
-    torch._foreach_addcmul_(seconds, grads, grads, [1 - b for b in beta2])
-    denominators = torch._foreach_sqrt(seconds)
-    torch._foreach_div_(denominators, [math.sqrt(1 - b**t) for b, t in zip(beta2, steps, strict=True)])
-    torch._foreach_add_(denominators, [s["eps"] for s in settings])
-    rates = [-s["lr"] / (1 - b**t) for s, b, t in zip(settings, beta1, steps, strict=True)]
-    torch._foreach_addcdiv_(values, firsts, denominators, rates)
+def _set_rates(seats: Sequence[Seat]) -> None:
+    for seat in seats:
+        rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
+        for group in seat.moving_groups():
+            group.settings["lr"] = rate * group.settings["lr_scale"]
+            if not group.step:
+                seat.open_state(group)
+            group.step += 1
+
+
+def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
+    """AdamW on the vectors of G groups, laid end to end.
+
+    Args:
+        groups: their ``lr`` and ``step`` are those of this update.
+        device_scalars: [2, G] what the gradient is multiplied with, and 1 where the group is to change at all.
+    """
+    scalars = [_scalars(g.settings, g.step.item()) for g in groups]
+    table = torch.cat([device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T])  # [2 + 8, G]
+    sizes = tuple(len(g.values) for g in groups)
+    index = _owners(sizes, table.device)
+    state = [[g.values for g in groups], [g.exp_avg for g in groups], [g.exp_avg_sq for g in groups]]
+    values, first, second = (torch.cat(vectors) for vectors in state)
+    step = _compiled_step() if table.is_cuda else _step
+    moved = step(values, first, second, torch.cat([g.grads for g in groups]), table, index)
+    for vectors, new in zip(state, moved, strict=True):
+        torch._foreach_copy_(vectors, list(new.split(sizes)))
+
+
+@lru_cache(4)
+def _owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Which group each number of the vectors laid end to end belongs to."""
+    return torch.repeat_interleave(torch.tensor(sizes), output_size=sum(sizes)).int().to(device)
+
+
+def _scalars(settings: dict[str, Any], step: float) -> tuple[float, ...]:
+    beta1, beta2 = settings["betas"]
+    keep, rate = 1 - settings["lr"] * settings["weight_decay"], settings["lr"] / (1 - beta1**step)
+    return (keep, beta1, 1 - beta1, beta2, 1 - beta2, math.sqrt(1 - beta2**step), rate, settings["eps"])
+
+
+def _step(
+    values: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, grads: Tensor, table: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    clip, alive, keep, beta1, rest1, beta2, rest2, root2, rate, eps = (row[index] for row in table)
+    grads = grads * clip
+    first = exp_avg * beta1 + grads * rest1
+    second = exp_avg_sq * beta2 + grads * grads * rest2
+    moved = values * keep - rate * first / (second.sqrt() / root2 + eps)
+    go = alive > 0
+    return torch.where(go, moved, values), torch.where(go, first, exp_avg), torch.where(go, second, exp_avg_sq)
+
+
+@cache
+def _compiled_step() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """On a GPU one kernel instead of thirty."""
+    return torch.compile(_step, dynamic=True)

@@ -44,8 +44,8 @@ class Slot:
             x = x * self.masks(x.view(seats, rows, length, d_in)).view(x.shape)
         low = torch.bmm(x, self.lora_A.view(seats, rank, d_in).mT)  # [K, b * T, r]
         low = (low.view(seats, rows, length, rank) * self.gain).view(seats, rows * length, rank)
-        stacked = output.view(seats, rows * length, d_out)
-        return torch.baddbmm(stacked, low, self.lora_B.view(seats, d_out, rank).mT).view(output.shape)
+        delta = torch.bmm(low, self.lora_B.view(seats, d_out, rank).mT)
+        return output + delta.view(output.shape)  # compiled, the sum joins what comes next; a baddbmm would copy first
 
 
 class _SlottedLinear(nn.Linear):

@@ -10,17 +10,19 @@ import torch
 
 from ._adapter import Adapter, boundary_penalties
 from ._blocks import Blocks
+from ._devices import to_device
 from ._evaluation import Evaluation, summarize
 from ._pack import Pack
-from ._seat import Diverged, Seat, update
+from ._seat import Diverged, PendingStep, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
 _EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+StartedStep = list[tuple[list[Name], PendingStep]]
 TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
 
 
 def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, float | Diverged]:
-    """One optimizer step of every seat, each at its own place in its own schedule.
+    """One optimizer step of every seat, each at its own place in its own schedule; waits for the result.
 
     Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
     size can't share a forward; they take turns.
@@ -33,22 +35,32 @@ def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -
     Returns:
         By name the mean NLL of the step's predicted tokens, or :class:`Diverged`.
     """
+    return read_step(start_step(pack, seats, input_ids))
+
+
+def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> StartedStep[Name]:
+    """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step."""
     groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
     for name, seat in seats.items():
         groups[seat.adapter.config.r, seat.order.batch_size].append(name)
-    results: dict[Name, float | Diverged] = {}
-    for names in groups.values():
-        losses = _step_together(pack, [seats[n] for n in names], input_ids)
-        results.update(zip(names, losses, strict=True))
-    return results
+    return [(names, _step_together(pack, [seats[n] for n in names], input_ids)) for names in groups.values()]
 
 
-def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> list[float | Diverged]:
+def read_step(started: StartedStep[Name]) -> dict[Name, float | Diverged]:
+    """The results of a started step, by name."""
+    return {n: r for names, pending in started for n, r in zip(names, pending.result(), strict=True)}
+
+
+def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep:
+    device = pack.base.device
     places = np.stack([s.order.indices(s.step) for s in seats])  # [K, b]
-    tokens = torch.as_tensor(input_ids[places], device=pack.base.device).long()  # [K, b, T]
+    if isinstance(input_ids, torch.Tensor):
+        tokens = input_ids[to_device(places, input_ids.device)].to(device)  # [K, b, T]
+    else:
+        tokens = to_device(input_ids[places], device)
     adapters = [s.adapter.train() for s in seats]
     torch._foreach_zero_([s.grads for s in seats])
-    losses = pack.token_nll(adapters, tokens).mean(dim=(1, 2))  # [K]
+    losses = pack.token_nll(adapters, tokens.long()).mean(dim=(1, 2))  # [K]
     penalties = boundary_penalties(adapters)
     total = losses.sum() if penalties is None else losses.sum() + penalties
     total.backward()
@@ -86,7 +98,7 @@ def _evaluate_together(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, 
     for start in range(0, blocks.num_blocks, chunk):
         ids = torch.from_numpy(blocks.input_ids[start : start + chunk].astype(np.int64))
         tokens = ids.to(pack.base.device).expand(seats, -1, -1)
-        parts.append(pack.token_nll(adapters, tokens).double().cpu())
-    token_nll = torch.cat(parts, dim=1).numpy()  # [K, N, T-1]
+        parts.append(pack.token_nll(adapters, tokens))
+    token_nll = torch.cat(parts, dim=1).cpu().double().numpy()  # [K, N, T-1]
     num_bytes = int(blocks.num_bytes.sum())
     return [summarize(nll, num_bytes) for nll in token_nll]

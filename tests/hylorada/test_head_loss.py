@@ -6,14 +6,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hylorada import _head_loss
-from hylorada._head_loss import head_nll
+from hylorada._head_loss import Head, head_nll
 
 VOCABULARY, HIDDEN = 11, 5
 
 
 @pytest.fixture(params=[1, 3 * VOCABULARY, 1 << 20], ids=["row by row", "three rows", "one chunk"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setitem(_head_loss._CHUNK_NUMBERS, "cpu", request.param)
+    monkeypatch.setattr(_head_loss, "_CHUNK_NUMBERS", request.param)
     return int(request.param)
 
 
@@ -35,7 +35,7 @@ def test_head_nll_and_its_gradient_equal_cross_entropy(with_bias: bool) -> None:
     mix = torch.linspace(-1.0, 2.0, 8, dtype=torch.float64).view(2, 4)  # another weight for each row
     reference = F.cross_entropy(F.linear(hidden, weight, used).flatten(0, 1), targets.flatten(), reduction="none")
     (expected,) = torch.autograd.grad((reference.view(2, 4) * mix).sum(), hidden)
-    found = head_nll(hidden, weight, used, targets)
+    found = head_nll(hidden, Head.of(weight, used), targets)
     torch.testing.assert_close(found, reference.view(2, 4), rtol=0, atol=1e-13)
     (gradient,) = torch.autograd.grad((found * mix).sum(), hidden)
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-13)
@@ -44,18 +44,18 @@ def test_head_nll_and_its_gradient_equal_cross_entropy(with_bias: bool) -> None:
 @pytest.mark.usefixtures("chunk")
 def test_head_nll_passes_a_gradient_check() -> None:
     hidden, weight, bias, targets = _inputs()
-    assert torch.autograd.gradcheck(lambda h: head_nll(h, weight, bias, targets), (hidden,))
+    assert torch.autograd.gradcheck(lambda h: head_nll(h, Head.of(weight, bias), targets), (hidden,))
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.usefixtures("chunk")
 def test_a_non_finite_row_touches_no_other(poison: float) -> None:
     hidden, weight, bias, targets = _inputs()
-    clean = head_nll(hidden, weight, bias, targets)
+    clean = head_nll(hidden, Head.of(weight, bias), targets)
     (expected,) = torch.autograd.grad(clean.sum(), hidden)
     bad = hidden.detach().clone()
     bad[0, 1] = poison
-    found = head_nll(bad.requires_grad_(), weight, bias, targets)
+    found = head_nll(bad.requires_grad_(), Head.of(weight, bias), targets)
     (gradient,) = torch.autograd.grad(found.sum(), bad)
     others = torch.ones(2, 4, dtype=torch.bool)
     others[0, 1] = False
@@ -67,7 +67,7 @@ def test_a_non_finite_row_touches_no_other(poison: float) -> None:
 @pytest.mark.usefixtures("chunk")
 def test_half_precision_states_give_fp32_losses() -> None:
     hidden, weight, bias, targets = _inputs(torch.bfloat16)
-    found = head_nll(hidden, weight, bias, targets)
+    found = head_nll(hidden, Head.of(weight, bias), targets)
     logits = F.linear(hidden, weight, bias).float()
     assert found.dtype == torch.float32
     torch.testing.assert_close(
@@ -80,8 +80,17 @@ def test_half_precision_states_give_fp32_losses() -> None:
 
 def test_no_gradient_is_kept_without_need() -> None:
     hidden, weight, bias, targets = _inputs()
-    assert not head_nll(hidden.detach(), weight, bias, targets).requires_grad
+    assert not head_nll(hidden.detach(), Head.of(weight, bias), targets).requires_grad
     with torch.no_grad():
         torch.testing.assert_close(
-            head_nll(hidden, weight, bias, targets), head_nll(hidden.detach(), weight, bias, targets)
+            head_nll(hidden, Head.of(weight, bias), targets), head_nll(hidden.detach(), Head.of(weight, bias), targets)
         )
+
+
+def test_padding_of_the_vocabulary_changes_nothing() -> None:
+    hidden, weight, bias, targets = _inputs()
+    padded = Head(F.pad(weight, (0, 0, 0, 3), value=2.0), F.pad(bias, (0, 3), value=5.0), VOCABULARY)
+    expected, found = head_nll(hidden, Head.of(weight, bias), targets), head_nll(hidden, padded, targets)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+    gradients = [torch.autograd.grad(x.sum(), hidden)[0] for x in (expected, found)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-13)

@@ -1,0 +1,19 @@
+"""Small constants on their way to a GPU: a plain copy would wait until the GPU has done all its work."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor of ``values`` on a device, without waiting for the device."""
+    tensor = torch.as_tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+@lru_cache(64)
+def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Constants of S seats as a tensor [C, S], kept for the next steps."""
+    return to_device(constants, device, dtype).T.contiguous()
