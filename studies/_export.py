@@ -1,6 +1,7 @@
 """The winner of a finished study as a folder: the adapter, a model card, and what is needed to evaluate it again."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,7 +260,7 @@ def _loading(winner: _Winner, output: Path) -> str:
             _code(ours),
             f"or in stock PEFT{'; ' + note if note else ', which computes the same'}:",
             _code(stock),
-            f"`hylorada evaluate --adapter {output}` measures the perplexity again.",
+            f"`{shlex.join(['hylorada', 'evaluate', '--adapter', folder])}` measures the perplexity again.",
         ]
     )
 

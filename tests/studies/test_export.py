@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,9 @@ def test_card_says_what_the_results_say(finished: FinishedStudy, results: Result
         if key in provenance:
             assert f"`{provenance[key]}`" in card
     assert "it knows no position bias and no landmarks" in card
+    command = re.search(r"`hylorada (evaluate .*)` measures", card)
+    assert command is not None
+    assert shlex.split(command[1]) == ["evaluate", "--adapter", str(exported)]
     _, head, _ = card.split("---\n", 2)
     assert yaml.safe_load(head)["library_name"] == "peft"
 
