@@ -12,6 +12,7 @@ from ._landmarks import LearnableBucketLandmark, PositionAdaptiveLandmark, count
 from ._lora import PositionBias
 from ._model import HyLoRADAModel
 from ._pack import Pack
+from ._peft_format import load_adapter, save_adapter
 from ._seat import Diverged, Seat
 from ._seeding import derive_seed
 from ._text import SPLITS, Text, load_text
@@ -41,11 +42,13 @@ __all__ = [
     "evaluate",
     "field_problems",
     "inspect_base",
+    "load_adapter",
     "load_base",
     "load_seat",
     "load_text",
     "load_tokenizer",
     "nearest",
+    "save_adapter",
     "save_seat",
     "train_step",
 ]

@@ -1,16 +1,25 @@
 """One adapter on one base, for use outside studies: a pack of one."""
 
+import copy
+import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
 from ._adapter import Adapter
+from ._architectures import architecture_of
 from ._config import HyLoRADAConfig
+from ._errors import InputError
+from ._merge import merged_weights
 from ._pack import Pack
+from ._peft_format import load_adapter, save_adapter
 
 
 class HyLoRADAModel(nn.Module):
@@ -37,30 +46,88 @@ class HyLoRADAModel(nn.Module):
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int = 0) -> None:
         super().__init__()
-        self.adapter = Adapter(base, config, seed=seed)
+        self._hang(base, Adapter(base, config, seed=seed))
+
+    def _hang(self, base: PreTrainedModel, adapter: Adapter) -> None:
+        self.adapter = adapter
         self.base = base
         self._pack = Pack(base)
         self._enabled = True
+        self._closed = False
+        self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
+        self._checkpoints = False
+        self._running: _Call | None = None
+
+    @classmethod
+    def from_pretrained(cls, base: PreTrainedModel, folder: str | Path) -> Self:
+        """The model that :meth:`save_pretrained` wrote.
+
+        Args:
+            base: of the shape it was saved with.
+            folder: of the saved adapter.
+
+        Raises:
+            InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit;
+                the base is left as it was.
+        """
+        adapter = load_adapter(base, folder)
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        model._hang(base, adapter)
+        return model
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`)."""
+        save_adapter(self.adapter, self.base, folder)
 
     @property
     def config(self) -> HyLoRADAConfig:
         return self.adapter.config
 
-    def forward(self, input_ids: Tensor, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """The base's own forward with the adapter in it.
 
         Args:
-            input_ids: [b, T]; positions count from 0 in every row.
+            input_ids: [b, T].
+            attention_mask: [b, cached + T], 0 at pads; positions then count from each row's first real token.
+            position_ids: [1 or b, T], instead of counting.
+            past_key_values: the key/value cache of the tokens before these (``cache``, as newer transformers name it,
+                is understood too); positions go on from its length.
+            use_cache: whether to return the cache; None leaves it to the base's configuration.
             **kwargs: passed on to the base (``labels`` for its built-in loss, ...).
 
         Returns:
             The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
         """
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        with self._pack.active([self.adapter] if self._enabled else [], len(input_ids), positions):
-            return self.base(input_ids=input_ids, use_cache=False, **kwargs)
+        cache = kwargs.pop("cache", None) if past_key_values is None else past_key_values
+        call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
+        if cache is not None:
+            call[self._cache_name()] = cache
+        positions = self._positions(call)
+        if attention_mask is not None:
+            call["position_ids"] = positions  # the base itself would count the pads
+        checkpointing = self._checkpoints and self.training and torch.is_grad_enabled()
+        with self._adapting(positions), self._checkpointing() if checkpointing else nullcontext():
+            return self.base(use_cache=False if checkpointing else use_cache, **call)
 
-    def train(self, mode: bool = True) -> "HyLoRADAModel":
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The base's own ``generate`` with the adapter in it.
+
+        Every row's positions count from its first real token, so rows of a left-padded batch (with its
+        ``attention_mask``) give the tokens that each gives alone, with the key/value cache or without it.
+        """
+        with self._adapting_every_call():
+            return self.base.generate(*args, **kwargs)  # type: ignore[operator]
+
+    def train(self, mode: bool = True) -> Self:
         """Switch the adapter's dropout; the frozen base stays in eval mode."""
         super().train(mode)
         self.base.eval()
@@ -68,13 +135,228 @@ class HyLoRADAModel(nn.Module):
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
-        """Within it the model is the base alone."""
+        """Within it the model is the base alone, also while the LoRA part is merged."""
+        merged = self._originals is not None
+        self.unmerge()
         self._enabled = False
         try:
             yield
         finally:
             self._enabled = True
+            if merged:
+                self.merge()
+
+    def merge(self) -> None:
+        """Fold the LoRA part into the base's weights; landmarks stay where they are. Merged already, it does nothing.
+
+        The base's own weights are kept aside for :meth:`unmerge`; until then every user of the base sees the merged
+        ones.
+
+        Raises:
+            InputError: the adapter has a position bias (its update differs from position to position, so no one weight
+                gives it) or non-finite numbers; the base is left as it was.
+        """
+        if self._originals is not None:
+            return
+        self._refuse_if_closed()
+        folded = merged_weights(self.base, self.adapter)
+        weights = {path: self.base.get_parameter(f"{path}.weight") for path in folded}
+        self._originals = {path: weight.detach().clone() for path, weight in weights.items()}
+        _overwrite(weights, folded)
+
+    def unmerge(self) -> None:
+        """Give the base its own weights back, bit for bit; not merged, it does nothing."""
+        if self._originals is not None:
+            _overwrite({p: self.base.get_parameter(f"{p}.weight") for p in self._originals}, self._originals)
+            self._originals = None
+
+    def merge_and_unload(self) -> PreTrainedModel:
+        """Merge for good and take everything else off; this model can't be used afterwards.
+
+        Returns:
+            The base, its weights changed in place.
+
+        Raises:
+            InputError: the adapter has a position bias or landmarks, which no weights of the base can hold.
+        """
+        if self.adapter.landmark is not None:
+            raise InputError("an adapter with landmarks can't be unloaded into its base; merge() folds its LoRA part")
+        self.merge()
+        self._originals = None
+        self.close()
+        return self.base
+
+    def close(self) -> None:
+        """Take the adapter off; the base is then as it came, but frozen. Closed already, it does nothing."""
+        if not self._closed:
+            self.unmerge()
+            self.gradient_checkpointing_disable()
+            self._pack.close()
+            self._closed = True
+
+    def gradient_checkpointing_enable(self) -> None:
+        """Keep only each decoder layer's input for the backward pass, in training mode, and compute the rest again.
+
+        The base's own non-reentrant checkpointing: with the base frozen a layer's input may need no gradient, and
+        reentrant checkpoints would then cut the graph.
+        """
+        self._refuse_if_closed()
+        options = {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
+        if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
+            self.base.activation_checkpointing_enable(options)
+        else:
+            self.base.gradient_checkpointing_enable(options)
+        self.base.disable_input_require_grads()  # it makes them require gradients, which only reentrant ones need
+        self._checkpoints = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep everything that the backward pass needs."""
+        if not self._checkpoints:
+            return
+        if hasattr(self.base, "activation_checkpointing_disable"):
+            self.base.activation_checkpointing_disable()
+        else:
+            self.base.gradient_checkpointing_disable()
+        self._checkpoints = False
+
+    def get_nb_trainable_parameters(self) -> tuple[int, int]:
+        """Trainable numbers, and all numbers of base and adapter, tied ones once."""
+        counts = [(p.numel(), p.requires_grad) for p in self.parameters()]
+        return sum(n for n, trainable in counts if trainable), sum(n for n, _ in counts)
+
+    def print_trainable_parameters(self) -> None:
+        """Print them in PEFT's words."""
+        trainable, total = self.get_nb_trainable_parameters()
+        share = 100 * trainable / total
+        print(f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {share:.4f}")
 
     def get_learned_boundaries(self) -> Tensor | None:
         """The sorted bucket boundaries [B-1] in token positions; None where they are not learnable."""
         return self.adapter.learned_boundaries()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("this model is closed: its adapter has been taken off the base")
+
+    def _adapters(self) -> list[Adapter]:
+        """What the pack has to apply now."""
+        if not self._enabled:
+            return []
+        if self._originals is None:
+            return [self.adapter]
+        return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
+
+    @contextmanager
+    def _adapting(self, positions: Tensor) -> Iterator[None]:
+        """Within it the base computes with the adapter."""
+        self._refuse_if_closed()
+        before, self._running = self._running, _Call(self._adapters(), positions)
+        try:
+            with self._pack.active(*self._running):
+                yield
+        finally:
+            self._running = before
+
+    @contextmanager
+    def _adapting_every_call(self) -> Iterator[None]:
+        """Within it every call of the base computes with the adapter, each at the positions of its own tokens."""
+        self._refuse_if_closed()
+        running = ExitStack()
+
+        def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+            running.enter_context(self._adapting(self._positions(kwargs)))
+
+        def end(*_: Any) -> None:
+            running.close()
+
+        handles = [
+            self.base.register_forward_pre_hook(begin, with_kwargs=True),
+            self.base.register_forward_hook(end, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            running.close()
+
+    def _positions(self, call: dict[str, Any]) -> Tensor:
+        """[1 or b, T] positions of a call's tokens: as given, else counted from each row's first real token."""
+        given: Tensor | None = call.get("position_ids")
+        if given is not None:
+            return given
+        tokens: Tensor = call["input_ids"] if call.get("input_ids") is not None else call["inputs_embeds"]
+        length = tokens.shape[1]
+        mask: Tensor | None = call.get("attention_mask")
+        if mask is not None and mask.ndim == 2:
+            counted = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
+            return counted[:, -length:]
+        cache = call.get(self._cache_name())
+        start = 0 if cache is None else cache.get_seq_length()
+        return torch.arange(start, start + length, device=tokens.device)[None]
+
+    def _cache_name(self) -> str:
+        """What the base calls its key/value cache: ``cache`` in newer transformers."""
+        return "cache" if "cache" in inspect.signature(self.base.forward).parameters else "past_key_values"
+
+    @contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Within it the decoder layers take themselves to be training, which is when they checkpoint.
+
+        What lies in them, dropout above all, stays in eval mode; and other users of the base see none of it.
+        """
+        layers = list(self.base.get_submodule(architecture_of(self.base.config.model_type).layers).children())
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
+
+    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
+        assert self._running is not None
+        return nullcontext(), _Again(self._pack, self._running)
+
+
+class _Call(NamedTuple):
+    """What one call of the base computes with."""
+
+    adapters: list[Adapter]
+    positions: Tensor
+
+
+class _Again:
+    """Brings back, as often as entered, the adapters of a call and where their dropout streams then were."""
+
+    def __init__(self, pack: Pack, call: _Call) -> None:
+        self._pack, self._call = pack, call
+        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in call.adapters]
+
+    def __enter__(self) -> None:
+        self._stack = ExitStack()
+        for stream, then in self._streams:
+            self._stack.callback(stream.set_state, stream.get_state())
+            stream.set_state(then)
+        # The first time these came before the layer, so the checkpoint must not count what they save for backward.
+        with saved_tensors_hooks(lambda t: t, lambda t: t):
+            self._stack.enter_context(self._pack.active(*self._call))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+def _without_lora(adapter: Adapter) -> Adapter:
+    """The same parameters with no module to adapt: landmarks alone."""
+    alone = copy.copy(adapter)
+    alone.targets = {}
+    return alone
+
+
+@torch.no_grad()
+def _overwrite(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    for path, weight in weights.items():
+        weight.copy_(values[path])

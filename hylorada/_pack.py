@@ -29,7 +29,7 @@ _VARIANTS = 64  # of one compiled layer; beyond torch's limit of 8 it would fall
 class _Pass:
     """One forward of K adapters: what the slots and hooks compute with."""
 
-    def __init__(self, adapters: Sequence[Adapter], rows: int, positions: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None, dtype: torch.dtype) -> None:
         ranks = {a.config.r for a in adapters}
         if len(ranks) > 1:
             raise ValueError(f"the seats of a pack must have equal `r`, got {sorted(ranks)}")
@@ -42,8 +42,10 @@ class _Pass:
 
     def slots(self) -> dict[str, Slot]:
         """The updates of every module that some seat adapts; a seat that leaves it alone has zeros there."""
-        gains = self._gains()
         targets = self._targets()
+        if not targets:
+            return {}
+        gains = self._gains()
         sizes = [n for t in targets.values() for n in self._sizes(t)]
         pieces = iter(torch.ops.aten.split_with_sizes_copy(self._stacked(targets), sizes, dim=1))
         slots = {}
@@ -99,20 +101,18 @@ class _Pass:
 
 
 class _Masks:
-    """Inverted dropout masks of one module; every seat draws from its own stream, once a pass."""
+    """Inverted dropout masks of one module; every seat draws from its own stream."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self.adapters = adapters
-        self.drawn: Tensor | None = None  # kept: gradient checkpointing computes a layer twice
 
     def __call__(self, x: Tensor) -> Tensor:
         """Masks for x [K, b, T, d_in]."""
-        if self.drawn is None:
-            self.drawn = torch.ones_like(x)
-            for mask, adapter in zip(self.drawn, self.adapters, strict=True):
-                if adapter.training and (p := adapter.config.lora_dropout):
-                    mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
-        return self.drawn
+        masks = torch.ones_like(x)
+        for mask, adapter in zip(masks, self.adapters, strict=True):
+            if adapter.training and (p := adapter.config.lora_dropout):
+                mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
+        return masks
 
 
 class Pack:
@@ -196,21 +196,22 @@ class Pack:
         """
         seats, rows, length = input_ids.shape
         flat = input_ids.reshape(seats * rows, length)
-        with self.active(adapters, rows, torch.arange(length, device=flat.device)[None]):
+        with self.active(adapters, torch.arange(length, device=flat.device)[None], rows):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
         nll = head_nll(hidden[:, :-1], self._head, flat[:, 1:])
         return nll.view(seats, rows, length - 1)
 
     @contextmanager
-    def active(self, adapters: Sequence[Adapter], rows: int, positions: Tensor) -> Iterator[None]:
+    def active(self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None = None) -> Iterator[None]:
         """Within it the base computes with these adapters; with none it computes as it came.
 
         Args:
             adapters: of the K seats.
-            rows: b of each seat; the batch holds the rows of the first seat, then those of the second, and so on.
             positions: [1, T] for all rows, or [K * b, T].
+            rows: b of each seat, by default the batch's rows over K; the batch holds the rows of the first seat, then
+                those of the second, and so on.
         """
-        now = _Pass(tuple(adapters), rows, positions, self.base.dtype) if adapters else None
+        now = _Pass(tuple(adapters), positions, rows, self.base.dtype) if adapters else None
         slots = {} if now is None else now.slots()
         if self._mark is not None:
             for slot in slots.values():

@@ -25,19 +25,20 @@ class Slot:
         lora_A: [K, r * d_in], seat by seat [r, d_in].
         lora_B: [K, d_out * r], seat by seat [d_out, r].
         gain: scaling times position bias, [K, 1 or b, 1 or T, 1].
-        rows: b.
+        rows: b; None takes it from the input, at a price in compiled code.
         masks: draws the dropout mask of an input [K, b, T, d_in]; None without dropout.
     """
 
     lora_A: Tensor  # noqa: N815 (PEFT's names)
     lora_B: Tensor  # noqa: N815
     gain: Tensor
-    rows: int
+    rows: int | None
     masks: Any = None
 
     def add_update(self, x: Tensor, output: Tensor) -> Tensor:
         """output + gain * (x @ A.T) @ B.T; x is [K * b, T, d_in], output [K * b, T, d_out]."""
-        seats, rows, length = self.lora_A.shape[0], self.rows, x.shape[1]  # -1 in a view would cost a compiler dearly
+        seats, length = self.lora_A.shape[0], x.shape[1]
+        rows = x.shape[0] // seats if self.rows is None else self.rows
         d_in, d_out, rank = x.shape[2], output.shape[2], self.lora_A.shape[1] // x.shape[2]
         x = x.reshape(seats, rows * length, d_in)
         if self.masks is not None:

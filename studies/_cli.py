@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         _add_named(commands, name, command, text)
     _add_evaluate(commands)
+    _add_export(commands)
     ui = _add_simple(commands, "ui", _ui, "serve the MLflow page on this machine")
     ui.add_argument("--port", type=int, default=5000, help="default: %(default)s")
     ui.add_argument(
@@ -137,17 +138,30 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_evaluate(commands: Any) -> None:
-    text = "NLL, PPL and bits per byte of a base on a text"
+    text = "NLL, PPL and bits per byte of a base, or of an adapter on it, on a text"
     parser = commands.add_parser("evaluate", help=text, description=text + ".")
     parser.set_defaults(command=_evaluate)
-    parser.add_argument("--model", default="tiny", help="default: %(default)s")
-    parser.add_argument("--data", default="pydocs", help="default: %(default)s")
+    exported = "default: %s, or what an exported adapter was tested on"
+    parser.add_argument("--adapter", type=Path, metavar="DIR", help="a saved or exported adapter; default: none")
+    parser.add_argument("--model", help=exported % "tiny")
+    parser.add_argument("--data", help=exported % "pydocs")
     parser.add_argument("--text-column", help="column of a table")
     parser.add_argument("--split", default="test", help="train, validation or test; default: %(default)s")
-    parser.add_argument("--block-size", type=int, default=128, metavar="T", help="default: %(default)s")
-    parser.add_argument("--blocks", type=int, metavar="N", help="first N blocks; default: all")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float64"), help="of the base")
+    parser.add_argument("--block-size", type=int, metavar="T", help=exported % "128")
+    parser.add_argument("--blocks", type=int, metavar="N", help="first N blocks; " + exported % "all")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float64"), help="of the base; " + exported % "float32"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_export(commands: Any) -> None:
+    text = "write the winner of a finished study: an adapter that stock PEFT loads too, and its model card"
+    parser = _add_simple(commands, "export", _export, text, json_output=True)
+    parser.add_argument("study", help="name of a study that has been run")
+    parser.add_argument("--arm", help="whose winner; default: the arm of lowest test PPL")
+    parser.add_argument("--seed", type=int, metavar="N", help="which paired seed's run; default: the first")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
 
 
 def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -296,14 +310,19 @@ def _open(args: argparse.Namespace) -> Path:
     return folder
 
 
-def _report(args: argparse.Namespace, _console: Console) -> int:
-    from ._results import read_results
-
+def _open_finished(args: argparse.Namespace) -> Path:
     folder = _open(args)
     if not (folder / "results.json").exists():
         raise InputError(
             f"study {args.study!r} has not finished; see `hylorada status {args.study}`, or run it to its end"
         )
+    return folder
+
+
+def _report(args: argparse.Namespace, _console: Console) -> int:
+    from ._results import read_results
+
+    folder = _open_finished(args)
     _print_results(read_results(folder / "results.json"), args.json)
     if not args.json:
         print(f"report: {folder / 'report.html'}")
@@ -331,33 +350,30 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _evaluate(args: argparse.Namespace, _console: Console) -> int:
-    import torch
+    from ._evaluate import Request, measure
 
-    from hylorada import SPLITS, Pack, build_blocks, evaluate, inspect_base, load_base, load_text, load_tokenizer
-
-    if args.split not in SPLITS:
-        raise InputError(f"split {args.split!r} is unknown; {nearest(args.split, SPLITS)}")
-    limit = inspect_base(args.model).max_positions
-    if limit and args.block_size > limit:
-        raise InputError(f"block_size {args.block_size} exceeds model limit {limit} ({args.model})")
-    text = load_text(args.data, text_column=args.text_column)
-    tokenizer = load_tokenizer(args.model)
-    blocks = build_blocks(text.splits[args.split], tokenizer, args.block_size, split=args.split).head(args.blocks)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    pack = Pack(load_base(args.model, dtype=getattr(torch, args.dtype), device=device))
-    found = evaluate(pack, [], blocks)[0]
-    values = {
-        **found.metrics(),
-        "tokens": found.tokens,
-        "blocks": blocks.num_blocks,
-        "data_fingerprint": text.fingerprint,
-    }
+    request = Request.of(args.adapter, {name: getattr(args, name) for name in Request.options()})
+    values, notes = measure(request)
+    for note in notes:
+        print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
         print(json.dumps(values))
     else:
         print(
-            f"NLL {found.nll:.6f}  PPL {found.ppl:.4f}  bits per byte {found.bits_per_byte:.4f}  tokens {found.tokens}"
+            f"NLL {values['nll']:.6f}  PPL {values['ppl']:.4f}  bits per byte {values['bits_per_byte']:.4f}  "
+            f"tokens {values['tokens']}"
         )
+    return 0
+
+
+def _export(args: argparse.Namespace, _console: Console) -> int:
+    from ._export import export_winner
+
+    found = export_winner(_open_finished(args), args.output.expanduser(), arm=args.arm, seed=args.seed)
+    if args.json:
+        print(json.dumps({**found, "output": str(args.output)}, indent=1))
+    else:
+        print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
     return 0
 
 

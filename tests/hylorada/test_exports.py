@@ -30,11 +30,13 @@ PUBLIC = [
     "evaluate",
     "field_problems",
     "inspect_base",
+    "load_adapter",
     "load_base",
     "load_seat",
     "load_text",
     "load_tokenizer",
     "nearest",
+    "save_adapter",
     "save_seat",
     "train_step",
 ]

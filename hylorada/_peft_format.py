@@ -1,0 +1,267 @@
+"""Saved adapters: the LoRA part as stock PEFT reads it, everything else beside it; safetensors and JSON, no pickle.
+
+A folder holds ``adapter_config.json`` and ``adapter_model.safetensors`` (PEFT's), ``hylorada_model.safetensors``
+(position bias, landmarks, boundaries) and ``hylorada_config.json`` (the configuration, the shape of its base, and the
+digests that tie the four to each other).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ._adapter import Adapter
+from ._architectures import Target
+from ._config import HyLoRADAConfig
+from ._errors import InputError
+
+CONFIG = "hylorada_config.json"
+PEFT_CONFIG = "adapter_config.json"
+PEFT_TENSORS = "adapter_model.safetensors"
+OTHER_TENSORS = "hylorada_model.safetensors"
+
+_FORMAT = "hylorada-adapter-1"
+_FIELDS = {"format": str, "config": dict, "seed": int, "base": dict, "untrained": bool, "sha256": dict}
+_BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers")
+_LORA_NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # ours: PEFT's
+_DTYPES = (torch.float32, torch.float64)  # in bf16 an adapter would have lost what it learned
+_SHOWN = 10
+
+
+def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) -> None:
+    """Write an adapter so that stock ``peft.PeftModel.from_pretrained(base, folder)`` loads its LoRA part.
+
+    PEFT knows neither position bias nor landmarks: without them its logits are ours, with them they are those of the
+    LoRA part alone.
+
+    Args:
+        adapter: of any configuration.
+        base: what it was made for.
+        folder: made if need be; an adapter that is there already is replaced, other files are left alone.
+
+    Raises:
+        InputError: ``folder`` is a file.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"adapter {str(folder)!r}: is a file, must be a folder")
+    lora, other = _split(adapter)
+    contents = {
+        PEFT_CONFIG: _json(_peft_config(adapter, base)),
+        PEFT_TENSORS: _serialised(lora),
+        OTHER_TENSORS: _serialised(other),
+    }
+    values = {
+        "format": _FORMAT,
+        "config": adapter.config.to_dict(),
+        "seed": adapter.seed,
+        "base": {"name": base.name_or_path, **_shape_of(base)},
+        "untrained": update_is_zero(adapter),
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace_together(folder, {**contents, CONFIG: _json(values)})
+
+
+def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
+    """The adapter that :func:`save_adapter` wrote.
+
+    Args:
+        base: a model of the shape it was saved with; it is only looked at.
+        folder: of the saved adapter.
+
+    Returns:
+        An adapter on the base's device, fp32 (fp64 for an fp64 base).
+
+    Raises:
+        InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit.
+    """
+    folder = Path(folder).expanduser()
+    values = _read_config(folder)
+    config = _configuration(folder, values)
+    if problems := _base_problems(folder, values["base"], base):
+        raise InputError(problems)
+    try:
+        adapter = Adapter(base, config, seed=values["seed"])
+    except InputError as error:
+        raise InputError([f"{folder / CONFIG}: {p}" for p in error.problems]) from error
+    expected = dict(zip((PEFT_TENSORS, OTHER_TENSORS), _split(adapter), strict=True))
+    found = {name: _read_tensors(folder / name) for name in expected}
+    problems = _peft_config_problems(folder / PEFT_CONFIG, _peft_config(adapter, base))
+    for name, tensors in expected.items():
+        problems += _tensor_problems(folder / name, tensors, found[name])
+    if problems:
+        raise InputError(problems)
+    with torch.no_grad():
+        for name, tensors in expected.items():
+            for key, parameter in tensors.items():
+                parameter.copy_(found[name][key])
+    if update_is_zero(adapter) and not values["untrained"]:
+        raise InputError(f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training")
+    _check_digests(folder, values["sha256"])
+    return adapter
+
+
+def update_is_zero(adapter: Adapter) -> bool:
+    """Whether all of LoRA's B matrices are zero, as they are before any training."""
+    updates = [adapter.lora_at(path) for path in adapter.targets]
+    return not any(bool(u.lora_B.any()) for u in updates if u is not None)
+
+
+def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The LoRA part by PEFT's names, and everything else by ours."""
+    lora: dict[str, Tensor] = {}
+    other: dict[str, Tensor] = {}
+    for name, parameter in adapter.named_parameters():
+        if name.startswith("lora."):
+            path, field = name.removeprefix("lora.").rsplit(".", 1)
+            lora[f"base_model.model.{path.replace('/', '.')}.{_LORA_NAMES[field]}"] = parameter.detach()
+        else:
+            other[name] = parameter.detach()
+    return lora, other
+
+
+def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
+    """What PEFT's ``LoraConfig`` needs; written by hand so that PEFT versions that know fewer fields read it too."""
+    config = adapter.config
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.name_or_path or None,
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "use_rslora": config.use_rslora,
+        "lora_dropout": config.lora_dropout,
+        # whole paths: PEFT takes a name as a suffix, and `c_proj` would match GPT-2's MLP too
+        "target_modules": sorted(adapter.targets),
+        "fan_in_fan_out": _is_transposed(base, adapter.targets),
+        "bias": "none",
+        "inference_mode": True,
+    }
+
+
+def _is_transposed(base: PreTrainedModel, targets: Mapping[str, Target]) -> bool:
+    """Whether the adapted modules store their weight as [d_in, d_out] (GPT-2)."""
+    return all(isinstance(base.get_submodule(path), Conv1D) for path in targets)
+
+
+def _shape_of(base: PreTrainedModel) -> dict[str, Any]:
+    return {field: getattr(base.config, field) for field in _BASE_FIELDS}
+
+
+def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
+    return safetensors.torch.save({n: t.cpu().contiguous() for n, t in tensors.items()}, metadata={"format": "pt"})
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _replace_together(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write all files beside their places, then rename them; a crash between two renames shows in the digests."""
+    temporary = {name: folder / f"{name}.tmp" for name in contents}
+    for name, content in contents.items():
+        with temporary[name].open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    for name, path in temporary.items():
+        path.replace(folder / name)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise InputError(f"adapter {str(folder)!r}: no such folder")
+    if missing := [n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()]:
+        raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
+    path = folder / CONFIG
+    values = _read_json(path)
+    if values.get("format") != _FORMAT:
+        raise InputError(f"{path}: format {values.get('format')!r}, expected {_FORMAT!r}")
+    problems = [f"{path}: unexpected field {name!r}" for name in values.keys() - _FIELDS.keys()]
+    for name, kind in _FIELDS.items():
+        if type(values.get(name)) is not kind:
+            problems.append(f"{path}: {name} must be of type {kind.__name__}, got {values.get(name)!r}")
+    if problems:
+        raise InputError(sorted(problems))
+    return values
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise InputError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _configuration(folder: Path, values: Mapping[str, Any]) -> HyLoRADAConfig:
+    try:
+        return HyLoRADAConfig.from_dict(values["config"])
+    except InputError as error:
+        raise InputError([f"{folder / CONFIG}: {p}" for p in error.problems]) from error
+
+
+def _base_problems(folder: Path, saved: Mapping[str, Any], base: PreTrainedModel) -> list[str]:
+    """How this base differs from the one that the adapter was saved with."""
+    given = _shape_of(base)
+    return [
+        f"adapter {str(folder)!r} was saved for a base with {field} {saved.get(field)!r}, this one has {given[field]!r}"
+        for field in _BASE_FIELDS
+        if saved.get(field) != given[field]
+    ]
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _peft_config_problems(path: Path, expected: Mapping[str, Any]) -> list[str]:
+    """Where PEFT would read something else than we do; which base is named there is no concern of ours."""
+    found = {**_read_json(path)}
+    if isinstance(targets := found.get("target_modules"), list):
+        found["target_modules"] = sorted(map(str, targets))
+    return [
+        f"{path}: {name} is {found.get(name)!r}, but {CONFIG} and the base say {value!r}"
+        for name, value in expected.items()
+        if name not in ("base_model_name_or_path", "inference_mode") and found.get(name) != value
+    ]
+
+
+def _tensor_problems(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    problems = [f"{path}: tensor {name!r} is missing" for name in expected.keys() - found.keys()]
+    problems += [f"{path}: tensor {name!r} is unexpected" for name in found.keys() - expected.keys()]
+    for name in expected.keys() & found.keys():
+        if found[name].shape != expected[name].shape:
+            shapes = f"{list(found[name].shape)}, must be {list(expected[name].shape)}"
+            problems.append(f"{path}: tensor {name!r} has shape {shapes}")
+        elif found[name].dtype not in _DTYPES:
+            problems.append(f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64")
+    problems.sort()
+    if len(problems) > _SHOWN:
+        problems = [*problems[:_SHOWN], f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named"]
+    return problems
+
+
+def _check_digests(folder: Path, digests: Mapping[str, Any]) -> None:
+    """The files are of one and the same save, and as they were written."""
+    problems = []
+    for name in (PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS):
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digests.get(name):
+            problems.append(f"{folder / name} is not the file that {CONFIG} was saved with; save the adapter again")
+    if problems:
+        raise InputError(problems)

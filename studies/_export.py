@@ -1,0 +1,277 @@
+"""The winner of a finished study as a folder: the adapter, a model card, and what is needed to evaluate it again."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hylorada import InputError, nearest
+
+from ._results import ArmResult, Results, load_records, read_results
+from ._statistics import Comparison
+from ._store import Record, write_atomically
+from ._study import Study
+from ._tracking import unwritable
+
+RECORD = "export.json"
+_CARD = "README.md"
+_ADAPTER_CONFIG = "hylorada_config.json"
+_BUILT_IN = ("tiny", "smollm2-135m")  # loaded by name, from no hub
+
+
+@dataclass(frozen=True)
+class _Winner:
+    """What is exported: one confirm run of one arm."""
+
+    study: Study
+    results: Results
+    arm: ArmResult
+    run: Record
+    checkpoint: Path
+
+    @property
+    def ppl(self) -> float:
+        """Test perplexity of this very run."""
+        return self.arm.ppl_by_seed[self.arm.seeds.index(self.run.number)]
+
+
+def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None) -> dict[str, Any]:
+    """Write the confirmed adapter of one arm, with its model card.
+
+    Args:
+        folder: of a finished study.
+        output: made if need be; an earlier export in it is replaced.
+        arm: whose winner; None takes the arm of lowest mean test PPL.
+        seed: number of the paired seed; None takes the first.
+
+    Returns:
+        What ``export.json`` then holds.
+
+    Raises:
+        InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
+    """
+    winner = _find(folder, arm, seed)
+    if problem := _output_problem(output):
+        raise InputError(problem)
+    _save(winner, output)
+    values = _record(winner)
+    write_atomically(output / _CARD, _card(winner, output))
+    write_atomically(output / RECORD, json.dumps(values, indent=1))
+    return values
+
+
+def read_record(adapter: Path) -> dict[str, Any]:
+    """What :func:`export_winner` noted in a folder; empty for an adapter that was saved otherwise."""
+    path = adapter / RECORD
+    if not path.exists():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
+    study = Study.from_dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
+    results = read_results(folder / "results.json")
+    arms = {a.arm: a for a in results.arms}
+    if not arms:
+        raise InputError(f"study {study.name!r}: no arm has finished the confirm stage, so there is no winner")
+    if arm is not None and arm not in arms:
+        raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
+    found = arms[arm] if arm is not None else min(results.arms, key=lambda a: a.ppl)
+    number = found.seeds[0] if seed is None else seed
+    if number not in found.seeds:
+        raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(found.seeds)}")
+    name = f"{found.trial}-confirm-{number:02d}"
+    run = load_records(folder).get(name)
+    from ._engine import CHECKPOINT  # imports torch
+
+    checkpoint = folder / "trials" / name / CHECKPOINT
+    if run is None or not checkpoint.is_file():
+        raise InputError(f"{checkpoint} is missing; put it back, or export another seed (--seed)")
+    return _Winner(study, results, found, run, checkpoint)
+
+
+def _output_problem(output: Path) -> str | None:
+    if output.exists() and not output.is_dir():
+        return f"output {str(output)!r} is a file, must be a folder"
+    if output.is_dir() and any(output.iterdir()) and not (output / _ADAPTER_CONFIG).exists():
+        return f"output {str(output)!r} is not empty and holds no adapter; name a new folder"
+    problem = unwritable(output)
+    return f"output {str(output)!r} can't be written: {problem}" if problem else None
+
+
+def _save(winner: _Winner, output: Path) -> None:
+    """Rebuild the run's seat on its base and write the adapter."""
+    import torch
+
+    from hylorada import (
+        Adapter,
+        BatchOrder,
+        HyLoRADAConfig,
+        Seat,
+        TrainingConfig,
+        inspect_base,
+        load_base,
+        load_seat,
+        save_adapter,
+    )
+
+    study, run, provenance = winner.study, winner.run, winner.results.provenance
+    if (now := inspect_base(study.model).fingerprint) != provenance["model_fingerprint"]:
+        raise InputError(f"base {study.model!r} is another than the study's: fingerprint {now}, was {_base(winner)}")
+    base = load_base(study.model, dtype=getattr(torch, study.dtype))
+    adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
+    training = TrainingConfig.from_dict(run.training)
+    seat = Seat(adapter, training, BatchOrder(provenance["train_blocks"], training.batch_size, run.data_seed))
+    load_seat(seat, winner.checkpoint)
+    if seat.step != training.max_steps:
+        raise InputError(f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}")
+    updates = [adapter.lora_at(path) for path in adapter.targets]
+    if not any(bool(u.lora_B.any()) for u in updates if u is not None):
+        raise InputError(f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training")
+    save_adapter(adapter, base, output)
+
+
+def _record(winner: _Winner) -> dict[str, Any]:
+    """What it takes to evaluate the adapter as the study did, and what came out then."""
+    study, provenance = winner.study, winner.results.provenance
+    copied = ("model_fingerprint", "model_revision", "data_fingerprint", "test_blocks", "test_fingerprint")
+    return {
+        "study": study.name,
+        "arm": winner.arm.arm,
+        "trial": winner.arm.trial,
+        "run": winner.run.name,
+        "seed": winner.run.number,
+        "test_ppl": winner.ppl,
+        "model": study.model,
+        "data": study.data,
+        "text_column": study.text_column,
+        "block_size": study.block_size,
+        "dtype": study.dtype,
+        **{name: provenance[name] for name in copied},
+    }
+
+
+def _card(winner: _Winner, output: Path) -> str:
+    study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
+    sections = [
+        _front_matter(winner),
+        f"# {study.name}: {arm.arm}",
+        f"A HyLoRADA adapter of `{study.model}`, exported by `hylorada export` from a study: arm `{arm.arm}`, "
+        f"configuration of search trial `{arm.trial}`, confirm run `{run.name}` (paired seed {run.number}).",
+        "## Result",
+        _perplexities(winner),
+        "\n".join(f"- {_sentence(c)}" for c in winner.results.comparisons if arm.arm in (c.arm, c.reference)),
+        winner.results.verdict,
+        "## Made with",
+        _table(
+            {
+                "base": f"`{study.model}`, {_base(winner)}, {study.dtype}",
+                "data": f"`{study.data}`, fingerprint `{provenance['data_fingerprint']}`",
+                "block size": f"{study.block_size} tokens",
+                "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} blocks, "
+                f"learning rate {run.training['learning_rate']:g}",
+                "paired seeds": f"{_listed(arm.seeds)}; this one {run.number}; adapter's seed {run.seed}",
+                "trainable parameters": f"{arm.parameters:,}",
+                "study": f"seed {study.seed}, fingerprint `{provenance['study_fingerprint']}`",
+                "versions": _versions(provenance),
+            }
+        ),
+        "## Load it",
+        _loading(winner, output),
+        "## Configuration",
+        "```json\n" + json.dumps(dict(run.adapter), indent=2) + "\n```",
+    ]
+    return "\n\n".join(s for s in sections if s) + "\n"
+
+
+def _front_matter(winner: _Winner) -> str:
+    values: dict[str, Any] = {"library_name": "peft", "pipeline_tag": "text-generation", "tags": ["hylorada", "lora"]}
+    if winner.results.provenance["model_revision"]:  # from the hub; a folder's name would mean nothing there
+        values = {"base_model": winner.study.model, **values}
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
+
+
+def _perplexities(winner: _Winner) -> str:
+    results, arm = winner.results, winner.arm
+    base = f", base alone {results.base_ppl:,.4f}" if results.base_ppl is not None else ""
+    return (
+        f"Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} ({results.tokens:,} tokens). "
+        f"Mean over {len(arm.seeds)} paired seeds {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
+    )
+
+
+def _sentence(comparison: Comparison) -> str:
+    c = comparison
+    return (
+        f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, 95 % interval [{c.low:+.2f}, {c.high:+.2f}], "
+        f"{c.seeds} paired seeds, Holm p = {c.p_holm:.3g}; {c.decision}"
+    )
+
+
+def _base(winner: _Winner) -> str:
+    provenance = winner.results.provenance
+    revision = f", revision `{provenance['model_revision']}`" if provenance["model_revision"] else ""
+    return f"fingerprint `{provenance['model_fingerprint']}`{revision}"
+
+
+def _versions(provenance: Mapping[str, Any]) -> str:
+    found = {k.removeprefix("version."): v for k, v in provenance.items() if k.startswith("version.")}
+    dirty = " with changes" if provenance.get("git_dirty") == "true" else ""
+    commit = f"; commit `{provenance['git_commit']}`{dirty}" if "git_commit" in provenance else ""
+    return ", ".join(f"{k} {v}" for k, v in found.items()) + commit
+
+
+def _loading(winner: _Winner, output: Path) -> str:
+    model, config, folder = winner.study.model, winner.run.adapter, str(output)
+    ours = [
+        "from hylorada import HyLoRADAModel, load_base",
+        "",
+        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), {folder!r}).eval()",
+    ]
+    if model in _BUILT_IN:
+        stock = ["from hylorada import load_base", "from peft import PeftModel", "", f"base = load_base({model!r})"]
+    else:
+        revision = winner.results.provenance["model_revision"]
+        arguments = f"{model!r}" + (f", revision={revision!r}" if revision else "")
+        stock = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", ""]
+        stock += [f"base = AutoModelForCausalLM.from_pretrained({arguments})"]
+    stock += [f"model = PeftModel.from_pretrained(base, {folder!r}).eval()"]
+    left_out = [
+        part
+        for part, there in (
+            ("position bias", config["position_bias"]),
+            ("landmarks", config["landmarks"] and config["num_landmarks"] > 0),
+        )
+        if there
+    ]
+    note = f"it knows no {' and no '.join(left_out)}, so it computes the LoRA part alone" if left_out else ""
+    return "\n\n".join(
+        [
+            _code(ours),
+            f"or in stock PEFT{'; ' + note if note else ', which computes the same'}:",
+            _code(stock),
+            f"`{shlex.join(['hylorada', 'evaluate', '--adapter', folder])}` measures the perplexity again.",
+        ]
+    )
+
+
+def _code(lines: list[str]) -> str:
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items())])
+
+
+def _listed(seeds: tuple[int, ...]) -> str:
+    return ", ".join(map(str, seeds))

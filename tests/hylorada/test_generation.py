@@ -1,0 +1,175 @@
+"""Generation: the cache changes no token, a row's pads change none either, and positions go on from the cache."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
+
+FAMILIES = ["llama", "gpt2", "gpt_neox"]
+ARMS: dict[str, dict[str, Any]] = {
+    "fixed": {"bucket_spacing": "linear"},
+    "learnable": {"landmark_bucketing": "learnable", "temperature": 0.05},
+    "LoRA alone": {"landmarks": False, "position_bias": False},
+}
+NEW = 9
+PAD = 0
+LENGTHS = (6, 3, 1, 4)
+
+Trained = Callable[..., HyLoRADAModel]
+
+
+@pytest.fixture
+def trained(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    scramble: Callable[..., Adapter],
+) -> Trained:
+    """A model whose adapter depends strongly on position."""
+
+    def make(family: str, dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
+        model = HyLoRADAModel(make_base(family, dtype), make_config(**changes)).eval()
+        scramble(model.adapter)
+        return model
+
+    return make
+
+
+def _prompts() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(1, 50, (1, n), generator=generator) for n in LENGTHS]
+
+
+def _left_padded(prompts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(p.shape[1] for p in prompts)
+    ids = torch.cat([torch.nn.functional.pad(p, (longest - p.shape[1], 0), value=PAD) for p in prompts])
+    lengths = torch.tensor([p.shape[1] for p in prompts])
+    return ids, (torch.arange(longest)[None] >= longest - lengths[:, None]).long()
+
+
+def _options(**changes: Any) -> dict[str, Any]:
+    return {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": PAD, "eos_token_id": None, **changes}
+
+
+def _by_hand(model: HyLoRADAModel, ids: torch.Tensor, steps: int = NEW) -> torch.Tensor:
+    """Greedy decoding with whole forwards: no cache, no mask, no ``generate``."""
+    for _ in range(steps):
+        ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    return ids
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_generation_equals_whole_forwards(trained: Trained, family: str, arm: str, use_cache: bool) -> None:
+    model = trained(family, **ARMS[arm])
+    for prompt in _prompts():
+        found = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options(use_cache=use_cache))
+        assert found.tolist() == _by_hand(model, prompt).tolist()
+
+
+def test_the_adapter_decides_what_is_generated(trained: Trained) -> None:
+    """Without this the equalities above could hold for a `generate` that ignores the adapter."""
+    model, prompt = trained("gpt2"), _prompts()[0]
+    adapted = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
+    with model.disable_adapter():
+        off = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
+    plain = model.base.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())  # type: ignore[operator]
+    assert off.tolist() == plain.tolist()
+    assert adapted.tolist() != plain.tolist()
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_a_left_padded_batch_generate_as_alone(
+    trained: Trained, family: str, arm: str, use_cache: bool
+) -> None:
+    model, prompts = trained(family, **ARMS[arm]), _prompts()
+    ids, mask = _left_padded(prompts)
+    found = model.generate(ids, attention_mask=mask, **_options(use_cache=use_cache))
+    for row, prompt in zip(found, prompts, strict=True):
+        assert row[-NEW - prompt.shape[1] :].tolist() == _by_hand(model, prompt)[0].tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_beams_and_samples_with_and_without_the_cache_agree(trained: Trained, num_beams: int) -> None:
+    model = trained("gpt2", **ARMS["learnable"])
+    ids, mask = _left_padded(_prompts())
+    outputs = []
+    for use_cache in (True, False):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            options = _options(use_cache=use_cache, num_beams=num_beams, do_sample=num_beams == 1)
+            outputs.append(model.generate(ids, attention_mask=mask, **options).tolist())
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pads_change_no_logit_of_a_real_token(trained: Trained, family: str, arm: str, side: str) -> None:
+    model = trained(family, torch.float32, **ARMS[arm])
+    long, short = torch.arange(1, 10)[None], torch.arange(20, 25)[None]
+    pad = (4, 0) if side == "left" else (0, 4)
+    ids = torch.cat([long, torch.nn.functional.pad(short, pad, value=PAD)])
+    mask = torch.cat([torch.ones_like(long), torch.nn.functional.pad(torch.ones_like(short), pad)])
+    logits = model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(logits[:1], model(long).logits, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits[1:, mask[1].bool()], model(short).logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 11])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_in_two_pieces_equals_one(trained: Trained, family: str, cut: int) -> None:
+    """Positions go on from the length of the cache."""
+    model = trained(family, **ARMS["learnable"])
+    ids = torch.randint(1, 50, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole = model(ids).logits
+    first = model(ids[:, :cut], use_cache=True)
+    name = "cache" if "cache" in inspect.signature(model.base.forward).parameters else "past_key_values"
+    cache = getattr(first, name)
+    assert cache.get_seq_length() == cut
+    second = model(ids[:, cut:], **{name: cache}, use_cache=True)
+    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), whole, rtol=0, atol=1e-10)
+    third = model(ids[:, :1], past_key_values=getattr(second, name), use_cache=True).logits
+    again = model(torch.cat([ids, ids[:, :1]], 1)).logits[:, -1:]
+    torch.testing.assert_close(third, again, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_given_position_ids_are_those_of_base_and_adapter(trained: Trained, family: str) -> None:
+    model = trained(family, **ARMS["fixed"])
+    ids = torch.randint(1, 50, (2, 8), generator=torch.Generator().manual_seed(0))
+    counted = torch.arange(8)[None]
+    assert torch.equal(model(ids, position_ids=counted).logits, model(ids).logits)
+    # In the two rows other positions, so that a broadcast from the first row would show.
+    shifted = torch.stack([torch.arange(3, 11), torch.arange(8)])
+    mask = torch.ones_like(ids)
+    logits = model(ids, attention_mask=mask, position_ids=shifted).logits
+    torch.testing.assert_close(logits[1:], model(ids[1:]).logits, rtol=0, atol=1e-10)
+    assert (logits[0] - model(ids[:1]).logits).abs().max() > 1e-3
+
+
+def test_no_cache_is_kept_unless_asked_for(trained: Trained) -> None:
+    model, ids = trained("llama"), _prompts()[0]
+    model.base.config.use_cache = False
+    names = {"cache", "past_key_values"}
+    assert not names & {k for k, v in model(ids).items() if v is not None}
+    assert names & {k for k, v in model(ids, use_cache=True).items() if v is not None}
+
+
+def test_generate_leaves_the_base_as_it_was_also_after_an_error(trained: Trained) -> None:
+    model, prompt = trained("llama"), _prompts()[0]
+    plain = model.base(prompt).logits
+    hooks = len(model.base._forward_pre_hooks), len(model.base._forward_hooks)
+    with pytest.raises(IndexError, match="out of range"):
+        model.generate(prompt + 1000, attention_mask=torch.ones_like(prompt), **_options())
+    assert torch.equal(model.base(prompt).logits, plain)
+    assert (len(model.base._forward_pre_hooks), len(model.base._forward_hooks)) == hooks
+    expected = _by_hand(model, prompt).tolist()
+    assert model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options()).tolist() == expected

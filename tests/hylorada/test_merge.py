@@ -1,0 +1,165 @@
+"""Merging: the merged weights compute what the unmerged adapter does, and unmerging restores every bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError
+
+FAMILIES = ["llama", "gpt2", "gpt_neox"]
+TARGETS = {"llama": ("q_proj", "o_proj", "down_proj"), "gpt2": ("c_attn", "c_proj"), "gpt_neox": ("query_key_value",)}
+ARMS: dict[str, dict[str, Any]] = {
+    "LoRA alone": {"landmarks": False},
+    "fixed": {"use_rslora": False},
+    "learnable": {"landmark_bucketing": "learnable", "lora_dropout": 0.5},
+}
+
+Trained = Callable[..., HyLoRADAModel]
+
+
+@pytest.fixture
+def trained(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    scramble: Callable[..., Adapter],
+) -> Trained:
+    def make(family: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
+        config = make_config(**{"position_bias": False, "target_modules": TARGETS[family], **changes})
+        model = HyLoRADAModel(make_base(family, dtype), config).eval()
+        scramble(model.adapter)
+        return model
+
+    return make
+
+
+def _ids() -> torch.Tensor:
+    return torch.randint(50, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+def _bits(base: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in base.named_parameters()}
+
+
+def _differing(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name, value in first.items() if not torch.equal(value, second[name])}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_merged_equals_unmerged_and_unmerging_restores_every_bit(trained: Trained, family: str, arm: str) -> None:
+    model, ids = trained(family, **ARMS[arm]), _ids()
+    before, logits = _bits(model.base), model(ids).logits
+    model.merge()
+    torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-10)
+    merged = _bits(model.base)
+    assert _differing(before, merged) == {f"{path}.weight" for path in model.adapter.targets}
+    model.merge()  # once more changes nothing
+    assert _differing(merged, _bits(model.base)) == set()
+    model.unmerge()
+    assert _differing(before, _bits(model.base)) == set()
+    assert torch.equal(model(ids).logits, logits)
+    model.unmerge()
+    assert torch.equal(model(ids).logits, logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_base_of_lower_precision_gets_its_own_bits_back(trained: Trained, dtype: torch.dtype) -> None:
+    """W + delta - delta would not: the sum is rounded."""
+    model = trained("gpt2", dtype)
+    before = _bits(model.base)
+    model.merge()
+    assert {p.dtype for p in model.base.parameters()} == {dtype}
+    model.unmerge()
+    assert _differing(before, _bits(model.base)) == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unloaded_base_alone_computes_what_the_model_did(trained: Trained, family: str) -> None:
+    model, ids = trained(family, landmarks=False), _ids()
+    logits = model(ids).logits
+    base = model.merge_and_unload()
+    torch.testing.assert_close(base(ids).logits, logits, rtol=0, atol=1e-10)
+    assert not any(m._forward_hooks for m in base.modules())
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        model(ids)
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        model.generate(ids)
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        model.merge()
+
+
+def test_landmarks_cannot_be_unloaded(trained: Trained) -> None:
+    model = trained()
+    before, logits = _bits(model.base), model(_ids()).logits
+    with pytest.raises(InputError, match="an adapter with landmarks can't be unloaded into its base"):
+        model.merge_and_unload()
+    assert _differing(before, _bits(model.base)) == set()
+    assert torch.equal(model(_ids()).logits, logits)
+
+
+def test_position_bias_cannot_be_merged(trained: Trained) -> None:
+    model = trained(position_bias=True)
+    before, logits = _bits(model.base), model(_ids()).logits
+    for merge in (model.merge, trained(position_bias=True, landmarks=False).merge_and_unload):
+        with pytest.raises(InputError, match="an adapter with a position bias can't be merged"):
+            merge()
+    assert _differing(before, _bits(model.base)) == set()
+    assert torch.equal(model(_ids()).logits, logits)
+
+
+def test_non_finite_update_is_refused_by_name_and_changes_nothing(trained: Trained) -> None:
+    model = trained("gpt2")
+    before = _bits(model.base)
+    path = "transformer.h.1.attn.c_attn"
+    lora = model.adapter.lora_at(path)
+    assert lora is not None
+    with torch.no_grad():
+        lora.lora_B[0, 0] = float("nan")
+    with pytest.raises(InputError, match="non-finite weights") as caught:
+        model.merge()
+    assert [p.split()[0] for p in caught.value.problems] == [path]
+    assert _differing(before, _bits(model.base)) == set()
+
+
+def test_disabled_merged_adapter_is_the_base_and_comes_back(trained: Trained, make_base: Any) -> None:
+    model, ids = trained(landmarks=False), _ids()
+    plain, logits = make_base("llama", torch.float64)(ids).logits, model(ids).logits
+    model.merge()
+    with model.disable_adapter():
+        assert torch.equal(model(ids).logits, plain)
+    torch.testing.assert_close(model.base(ids).logits, logits, rtol=0, atol=1e-10)
+
+
+def test_merged_model_generates_the_same(trained: Trained) -> None:
+    model, ids = trained("gpt2"), _ids()
+    options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False}
+    expected = model.generate(ids, **options)
+    model.merge()
+    assert model.generate(ids, **options).tolist() == expected.tolist()
+
+
+def test_merged_adapter_is_saved_as_it_is(trained: Trained, make_base: Any, tmp_path: Any) -> None:
+    model, ids = trained(), _ids()
+    logits = model(ids).logits
+    model.merge()
+    model.save_pretrained(tmp_path)
+    again = HyLoRADAModel.from_pretrained(make_base("llama", torch.float64), tmp_path).eval()
+    assert torch.equal(again(ids).logits, logits)
+
+
+def test_closed_model_leaves_the_base_as_it_came(trained: Trained, make_base: Any) -> None:
+    model, ids = trained(), _ids()
+    model.merge()
+    model.gradient_checkpointing_enable()
+    model.close()
+    model.close()
+    fresh = make_base("llama", torch.float64)
+    assert _differing(_bits(fresh), _bits(model.base)) == set()
+    for module in model.base.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not getattr(module, "gradient_checkpointing", False)
+    assert torch.equal(model.base(ids).logits, fresh(ids).logits)
