@@ -16,7 +16,7 @@ from ._peft_format import load_adapter, save_adapter
 from ._seat import Diverged, Seat
 from ._seeding import derive_seed
 from ._text import SPLITS, Text, load_text
-from ._training import evaluate, train_step
+from ._training import DoesNotFit, evaluate, read_step, start_step, train_step
 
 __all__ = [
     "SPLITS",
@@ -25,6 +25,7 @@ __all__ = [
     "BatchOrder",
     "Blocks",
     "Diverged",
+    "DoesNotFit",
     "Evaluation",
     "HyLoRADAConfig",
     "HyLoRADAModel",
@@ -48,7 +49,9 @@ __all__ = [
     "load_text",
     "load_tokenizer",
     "nearest",
+    "read_step",
     "save_adapter",
     "save_seat",
+    "start_step",
     "train_step",
 ]

@@ -123,6 +123,9 @@ class Pack:
         compile_backend: of ``torch.compile`` (``inductor``); None runs eagerly. One decoder layer is compiled, on first
             use, and serves all layers, all adapters and all pack sizes. Worth its half minute on a GPU.
 
+    Attributes:
+        max_seats: seats that training puts into one pass; lowered where memory has run out.
+
     Raises:
         InputError: the base's model type is not supported.
 
@@ -139,6 +142,7 @@ class Pack:
         self._head = Head.of(*head_of(base))
         self._layers = list(base.get_submodule(architecture.layers).children())
         self._pass: _Pass | None = None
+        self.max_seats = 1 << 30  # that fit into memory together, as far as is known
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
         for module in self._linear.values():
             open_slot(module)

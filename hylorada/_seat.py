@@ -181,10 +181,17 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
     limits = column(tuple((s.training.max_grad_norm,) for s in seats), norms.dtype, norms.device)[0]
     alive = torch.stack([s.alive for s in seats]) & losses.isfinite() & norms.isfinite()
     clips = (limits / (norms + 1e-6)).clamp(max=1.0)
+    for seat in seats:
+        rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
+        for group in seat.moving_groups():
+            group.settings["lr"] = rate * group.settings["lr_scale"]
+    _adamw(groups, torch.stack([clips, alive.to(clips.dtype)])[:, owner])  # the last that may run out of memory
     pending = PendingStep(seats, losses, norms)
-    _set_rates(seats)
-    _adamw(groups, torch.stack([clips, alive.to(clips.dtype)])[:, owner])
     for seat, still in zip(seats, alive.unbind(), strict=True):
+        for group in seat.moving_groups():
+            if not group.step:
+                seat.open_state(group)
+            group.step += 1
         seat.alive = still
         seat.step += 1
     boundaries: list[Tensor] = [s.adapter.boundaries for s in seats if s.adapter.boundaries is not None]
@@ -207,24 +214,14 @@ def _norms(seats: Sequence[Seat], losses: Tensor) -> Tensor:
     return found
 
 
-def _set_rates(seats: Sequence[Seat]) -> None:
-    for seat in seats:
-        rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
-        for group in seat.moving_groups():
-            group.settings["lr"] = rate * group.settings["lr_scale"]
-            if not group.step:
-                seat.open_state(group)
-            group.step += 1
-
-
 def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
     """AdamW on the vectors of G groups, laid end to end.
 
     Args:
-        groups: their ``lr`` and ``step`` are those of this update.
+        groups: ``lr`` is that of this update, ``step`` counts those before it.
         device_scalars: [2, G] what the gradient is multiplied with, and 1 where the group is to change at all.
     """
-    scalars = [_scalars(g.settings, g.step.item()) for g in groups]
+    scalars = [_scalars(g.settings, g.step.item() + 1) for g in groups]
     table = torch.cat([device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T])  # [2 + 8, G]
     sizes = tuple(len(g.values) for g in groups)
     index = _owners(sizes, table.device)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -17,11 +18,22 @@ from ._seat import Diverged, PendingStep, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
 _EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
-StartedStep = list[tuple[list[Name], PendingStep]]
 TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
 
 
-def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, float | Diverged]:
+class DoesNotFit(Exception):
+    """One seat alone needs more memory than the device has."""
+
+    def __init__(self, device: torch.device) -> None:
+        used = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
+        super().__init__(f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB")
+
+
+Outcome = float | Diverged | DoesNotFit
+StartedStep = tuple[list[Name], PendingStep | DoesNotFit]
+
+
+def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, Outcome]:
     """One optimizer step of every seat, each at its own place in its own schedule; waits for the result.
 
     Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
@@ -33,22 +45,58 @@ def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -
         input_ids: [N, T] all training blocks; on the base's device they needn't be copied at each step.
 
     Returns:
-        By name the mean NLL of the step's predicted tokens, or :class:`Diverged`.
+        By name the mean NLL of the step's predicted tokens, :class:`Diverged` or :class:`DoesNotFit`.
     """
     return read_step(start_step(pack, seats, input_ids))
 
 
-def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> StartedStep[Name]:
-    """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step."""
+def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> list[StartedStep[Name]]:
+    """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step.
+
+    Seats that don't fit into memory together take turns; one that doesn't fit alone has :class:`DoesNotFit` as result.
+    """
     groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
     for name, seat in seats.items():
         groups[seat.adapter.config.r, seat.order.batch_size].append(name)
-    return [(names, _step_together(pack, [seats[n] for n in names], input_ids)) for names in groups.values()]
+    waiting = [part for names in groups.values() for part in _parts(names, pack.max_seats)]
+    started: list[StartedStep[Name]] = []
+    while waiting:
+        names = waiting.pop(0)
+        pending = _try_step(pack, [seats[n] for n in names], input_ids)
+        if pending is not None:
+            started.append((names, pending))
+        elif len(names) == 1:
+            started.append((names, DoesNotFit(pack.base.device)))
+        else:
+            pack.max_seats = len(names) // 2
+            waiting[:0] = _parts(names, pack.max_seats)
+    return started
 
 
-def read_step(started: StartedStep[Name]) -> dict[Name, float | Diverged]:
+def _parts(names: list[Name], size: int) -> list[list[Name]]:
+    return [names[i : i + size] for i in range(0, len(names), size)]
+
+
+def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
     """The results of a started step, by name."""
-    return {n: r for names, pending in started for n, r in zip(names, pending.result(), strict=True)}
+    results: dict[Name, Outcome] = {}
+    for names, pending in started:
+        found = [pending] if isinstance(pending, DoesNotFit) else pending.result()
+        results.update(zip(names, found, strict=True))
+    return results
+
+
+def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep | None:
+    """A step, or None, with the seats as they were, where memory doesn't suffice."""
+    drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
+    before = [stream.get_state() for stream in drawing]
+    with suppress(torch.OutOfMemoryError):
+        return _step_together(pack, seats, input_ids)
+    for stream, state in zip(drawing, before, strict=True):
+        stream.set_state(state)
+    if pack.base.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
 
 
 def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep:

@@ -134,7 +134,7 @@ def _add_run(commands: Any) -> None:
     parser = _add_simple(commands, "run", _run, text, json_output=True)
     _add_study_options(parser)
     parser.add_argument("--address", help="Ray cluster to join, auto or HOST:6379; default: this machine")
-    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, 16 on GPUs")
+    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, measured on GPUs")
 
 
 def _add_evaluate(commands: Any) -> None:

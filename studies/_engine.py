@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hylorada import (
     BatchOrder,
     Blocks,
     Diverged,
+    DoesNotFit,
     Evaluation,
     HyLoRADAConfig,
     Pack,
@@ -23,18 +25,23 @@ from hylorada import (
     evaluate,
     load_base,
     load_seat,
+    read_step,
     save_seat,
-    train_step,
+    start_step,
 )
 
 from ._job import Job, Report
 
 CHECKPOINT = "checkpoint.safetensors"
 BLOCK_NLL = "test_block_nll.npy"
+_PROBED_SEATS = (4, 8, 16, 32, 64)
+_PROBE_STEPS = 4
+_UNLIMITED = 1 << 30
+_WRITERS = 8  # threads that save seats
 
 
 @dataclass
-class _Occupant:
+class Occupant:
     """A seat and the trial that sits in it."""
 
     job: Job
@@ -64,20 +71,27 @@ class Engine:
         self.pack = Pack(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
         self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
         self.blocks = blocks
-        self.occupants: dict[str, _Occupant] = {}
+        self.on_gpu = self.base.device.type == "cuda"
+        self.occupants: dict[str, Occupant] = {}
+        self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
+        self._writers = ThreadPoolExecutor(_WRITERS)
 
-    def attach(self, job: Job) -> None:
-        """Seat a trial, from its checkpoint if it has one."""
+    def build(self, job: Job) -> Occupant:
+        """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses."""
         adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
         training = TrainingConfig.from_dict(job.training)
         train = self.blocks["train"]
         seat = Seat(adapter, training, BatchOrder(train.num_blocks, training.batch_size, job.data_seed))
-        occupant = _Occupant(job, seat)
+        occupant = Occupant(job, seat)
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
             occupant.last = Report.from_dict(load_seat(seat, checkpoint))
             occupant.seconds = occupant.last.seconds
-        self.occupants[job.name] = occupant
+        return occupant
+
+    def attach(self, occupant: Occupant) -> None:
+        """Let a trial take its seat."""
+        self.occupants[occupant.job.name] = occupant
 
     def detach(self, name: str) -> None:
         self.occupants.pop(name, None)
@@ -90,33 +104,75 @@ class Engine:
     def advance(self, names: Sequence[str]) -> dict[str, Report | Exception | None]:
         """One optimizer step of the named seats, and a report for each that has come to one.
 
+        On a GPU the step is only handed over: the results of one step are read when the next is under way, unless a
+        report is due. A trial that diverges is therefore told so a step late, at the step where it happened.
+
         Returns:
             By name a report, an exception that fails this trial alone, or None where the trial goes on.
         """
         began = time.perf_counter()
         seated = {n: self.occupants[n] for n in names}
-        losses = train_step(self.pack, {n: o.seat for n, o in seated.items()}, self._train_ids)
-        due: dict[str, _Occupant] = {}
-        results: dict[str, Report | Exception | None] = {}
-        for name, loss in losses.items():
+        started = start_step(self.pack, {n: o.seat for n, o in seated.items()}, self._train_ids)
+        due = {n: o for n, o in seated.items() if o.seat.step in o.job.report_steps}
+        earlier, self._unread = self._unread, [(started, seated)]
+        if due or not self.on_gpu:
+            earlier, self._unread = [*earlier, *self._unread], []
+        results: dict[str, Report | Exception | None] = dict.fromkeys(names)
+        for step in earlier:
+            results |= self._read(*step)
+        self._charge(seated.values(), began)
+        results |= self._report({n: o for n, o in due.items() if results[n] is None})
+        return results
+
+    def _read(self, started: Any, seated: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
+        """Take in the losses of a step; what ends a trial is returned."""
+        ended: dict[str, Report | Exception | None] = {}
+        for name, loss in read_step(started).items():
             occupant = seated[name]
-            results[name] = None
+            if self.occupants.get(name) is not occupant:  # it has left, or a newer process of the trial took over
+                continue
             if isinstance(loss, Diverged):
-                results[name] = self._diverged(occupant, loss)
+                ended[name] = self._diverged(occupant, loss)
+            elif isinstance(loss, DoesNotFit):
+                ended[name] = loss
             else:
                 occupant.losses.append(loss)
-                if occupant.seat.step in occupant.job.report_steps:
-                    due[name] = occupant
-        self._charge(seated.values(), began)
-        results.update(self._report(due))
-        return results
+        return ended
+
+    def find_seats(self, batch_size: int) -> int:
+        """The smallest pack within 3 % of the best rate, by training packs of growing size for a few steps each.
+
+        A doubling that brings less than 3 %, or no longer fits into memory, is the end.
+        """
+        rates: dict[int, float] = {}
+        for seats in _PROBED_SEATS:
+            rate = self._rate(seats, batch_size)
+            if rate is None or (rates and rate < 1.03 * max(rates.values())):
+                break
+            rates[seats] = rate
+        self.pack.max_seats = _UNLIMITED  # what ran out of memory here is not asked for again
+        return max(rates, default=1)
+
+    def _rate(self, seats: int, batch_size: int) -> float | None:
+        """Trial-steps a second of a pack, or None where it doesn't fit."""
+        length = self.blocks["train"].input_ids.shape[1]
+        training = TrainingConfig(batch_size=batch_size)
+        config = HyLoRADAConfig(max_positions=length, num_buckets=min(32, length), landmark_bucketing="learnable")
+        order = BatchOrder(len(self._train_ids), batch_size, 0)
+        probe = {k: Seat(Adapter(self.base, config, seed=k), training, order) for k in range(seats)}
+        read_step(start_step(self.pack, probe, self._train_ids))  # compiles
+        began = time.perf_counter()
+        for _ in range(_PROBE_STEPS):
+            started = start_step(self.pack, probe, self._train_ids)
+        fits = not any(isinstance(o, DoesNotFit) for o in read_step(started).values())
+        return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits and self.pack.max_seats >= seats else None
 
     def evaluate_base(self, split: str) -> dict[str, float]:
         """The figures of the base alone."""
         found = evaluate(self.pack, [], self.blocks[split])[0]
         return {**found.metrics(), "tokens": found.tokens}
 
-    def _report(self, due: Mapping[str, _Occupant]) -> dict[str, Report | Exception | None]:
+    def _report(self, due: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
         """Evaluate together the seats that have come to a report, and save each."""
         if not due:
             return {}
@@ -126,15 +182,17 @@ class Engine:
         tests = evaluate(self.pack, [o.seat.adapter for o in last.values()], self.blocks["test"]) if last else []
         by_name = dict(zip(last, tests, strict=True))
         self._charge(due.values(), began)
-        results: dict[str, Report | Exception | None] = {}
-        for (name, occupant), evaluation in zip(due.items(), evaluations, strict=True):
-            try:
-                results[name] = self._save(occupant, evaluation, by_name.get(name))
-            except Exception as error:  # e.g. a full disk: this trial's fault alone
-                results[name] = error
-        return results
 
-    def _save(self, occupant: _Occupant, evaluation: Evaluation, test: Evaluation | None) -> Report:
+        def save(name: str, evaluation: Evaluation) -> Report | Exception:
+            try:
+                return self._save(due[name], evaluation, by_name.get(name))
+            except Exception as error:  # e.g. a full disk: this trial's fault alone
+                return error
+
+        # at once, for each waits for its disk
+        return dict(zip(due, self._writers.map(save, due, evaluations), strict=True))
+
+    def _save(self, occupant: Occupant, evaluation: Evaluation, test: Evaluation | None) -> Report:
         seat, job = occupant.seat, occupant.job
         if not np.isfinite(evaluation.nll):
             return self._diverged(occupant, Diverged("validation loss", seat.step))
@@ -161,7 +219,7 @@ class Engine:
         return report
 
     @staticmethod
-    def _diverged(occupant: _Occupant, error: Diverged) -> Report:
+    def _diverged(occupant: Occupant, error: Diverged) -> Report:
         return Report(
             **_described(occupant.seat), step=error.step, seconds=occupant.seconds, done=True, diverged=str(error)
         )

@@ -34,6 +34,7 @@ class Host:
 
         self._engine = Engine(**engine, blocks=ray.get(pickle.loads(blocks)))
         self._thread = ThreadPoolExecutor(1)  # one: each new thread would start a team of OpenMP threads of its own
+        self._builder = ThreadPoolExecutor(1)
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
@@ -48,15 +49,23 @@ class Host:
             The report that the checkpoint holds, if the driver has seen less than it.
         """
         name = job["name"]
+        await self._between_passes(lambda: self._release(name, RuntimeError("superseded by a newer process")))
+        occupant = await self._build(Job.from_dict(job))
 
         def take() -> Report | None:
-            self._release(name, RuntimeError("superseded by a newer process of this trial"))
-            self._engine.attach(Job.from_dict(job))
+            self._release(name, RuntimeError("superseded by a newer process"))
+            self._engine.attach(occupant)
             self._tokens[name] = token
             self._expect(name)  # it will ask to advance at once
             return self._engine.stored_report(name, seen)
 
         return await self._between_passes(take)
+
+    async def _build(self, job: Job) -> Any:
+        """A trial's seat; on a GPU, where it is many small tensors, it is made while the others go on."""
+        if self._engine.on_gpu:
+            return await asyncio.get_running_loop().run_in_executor(self._builder, self._engine.build, job)
+        return await self._between_passes(lambda: self._engine.build(job))
 
     async def detach(self, name: str, token: str) -> None:
         """Leave the seat; without effect for an incarnation that has been superseded."""
@@ -84,6 +93,10 @@ class Host:
     async def evaluate_base(self, split: str) -> dict[str, float]:
         """The figures of the base alone on one split."""
         return await self._between_passes(lambda: self._engine.evaluate_base(split))
+
+    async def find_seats(self, batch_size: int) -> int:
+        """The pack size at which this device does most."""
+        return await self._between_passes(lambda: self._engine.find_seats(batch_size))
 
     def _expect(self, name: str) -> None:
         """Linger for this trial."""

@@ -39,7 +39,7 @@ class Options:
         storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
         tracking_uri: of MLflow; None is SQLite in ``storage``.
         address: of a Ray cluster; None is this machine.
-        seats: trials in a pack; None is 4 on a CPU and 16 on a GPU.
+        seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
     """
 
     storage: Path
@@ -311,6 +311,8 @@ class _Devices:
 
     @cached_property
     def cluster(self) -> "Cluster":
+        from hylorada import TrainingConfig
+
         from ._tune import Cluster
 
         options = self._options
@@ -318,6 +320,7 @@ class _Devices:
             workspace=self._workspace,
             address=options.address,
             seats=options.seats,
+            batch_size=self._study.defaults.get("batch_size", TrainingConfig().batch_size),
             engine={"model": self._study.model, "dtype": self._study.dtype},
             blocks=self._material.blocks,
         )

@@ -104,8 +104,9 @@ class Cluster:
 
     Args:
         address: of a cluster; None starts a private Ray.
-        seats: trials in a pack; None is 4 on CPUs and 16 on GPUs.
+        seats: trials in a pack; None is 4 on CPUs, and what a few steps on a GPU show to be best there.
         workspace: a folder with a short path for Ray's files.
+        batch_size: of most trials.
         engine: arguments of every host's engine.
         blocks: the tokenised text.
 
@@ -114,14 +115,21 @@ class Cluster:
     """
 
     def __init__(
-        self, *, address: str | None, seats: int | None, engine: Mapping[str, Any], blocks: Any, workspace: Path
+        self,
+        *,
+        address: str | None,
+        seats: int | None,
+        batch_size: int,
+        engine: Mapping[str, Any],
+        blocks: Any,
+        workspace: Path,
     ) -> None:
         self._folder = workspace
         self._start(address)
-        self.seats = seats or (16 if self._gpus() else 4)
         self._name = f"hylorada-{os.getpid()}"
         self._blocks = ray.put(blocks)
         self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks))
+        self.seats = seats or (self._measured_seats(batch_size) if self._gpus() else 4)
         if address is None and not self._gpus():  # start the one host there will be while Tune starts its trials
             self._registry.host.remote(ray.get_runtime_context().get_node_id(), "")
 
@@ -139,6 +147,12 @@ class Cluster:
 
     def _gpus(self) -> float:
         return float(ray.cluster_resources().get("GPU", 0))
+
+    def _measured_seats(self, batch_size: int) -> int:
+        node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU"))
+        host, _ = ray.get(self._registry.host.remote(node, "0"))
+        found: int = ray.get(host.find_seats.remote(batch_size))
+        return found
 
     @property
     def resources(self) -> dict[str, float]:

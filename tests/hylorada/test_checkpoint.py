@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig
 from hylorada._batches import BatchOrder
 from hylorada._checkpoint import load_seat, save_seat
-from hylorada._seat import Diverged, Seat
-from hylorada._training import train_step
+from hylorada._seat import Seat
+from hylorada._training import Outcome, train_step
 
 CURRICULUM = {"landmark_bucketing": "learnable", "boundary_init": "fixed", "boundary_warmup": 0.5, "lora_dropout": 0.1}
 ARMS: list[dict[str, Any]] = [{"lora_dropout": 0.1}, {**CURRICULUM, "boundary_warmup": 0.2}, CURRICULUM]
@@ -39,7 +39,7 @@ class Lab:
         adapter = Adapter(self.pack.base, self.make_config(**{"lora_dropout": 0.1, **changes}), seed=seed)
         return Seat(adapter, training, BatchOrder(len(self.ids), 2, seed=4))
 
-    def train(self, seat: Seat, steps: int) -> list[float | Diverged]:
+    def train(self, seat: Seat, steps: int) -> list[Outcome]:
         return [train_step(self.pack, {"a": seat}, self.ids)["a"] for _ in range(steps)]
 
 

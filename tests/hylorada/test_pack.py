@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError, Pack, TrainingConfig
 from hylorada._batches import BatchOrder
 from hylorada._seat import Diverged, Seat
-from hylorada._training import train_step
+from hylorada._training import DoesNotFit, Outcome, train_step
 
 Ids = npt.NDArray[np.int32]
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
-Results = list[float | Diverged]
+Results = list[Outcome]
 
 STEPS = 10
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -231,6 +231,51 @@ def test_unequal_ranks_and_batches_take_turns(lab: Lab) -> None:
     assert list(together) == list(build())
     for name, seat in build().items():
         _equal(together[name], lab.train({name: seat})[name])
+
+
+@pytest.mark.parametrize("moment", ["forward", "backward", "update"])
+def test_seats_that_do_not_fit_together_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    arms = ["learnable", "linear", "random", "curriculum", "fixed"]
+    seats, passes = {arm: lab.seat(arm) for arm in arms}, []
+    whole = lab.pack.token_nll
+
+    def limited(adapters: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
+        passes.append(len(adapters))
+        monkeypatch.undo()
+        monkeypatch.setattr(lab.pack, "token_nll", limited)
+        nll = whole(adapters, ids)
+        if len(adapters) > 2 and moment == "forward":
+            raise torch.OutOfMemoryError
+        if len(adapters) > 2 and moment == "backward":
+            nll.register_hook(_no_memory)
+        if len(adapters) > 2 and moment == "update":
+            monkeypatch.setattr("hylorada._seat._step", _no_memory)
+        return nll
+
+    monkeypatch.setattr(lab.pack, "token_nll", limited)
+    together = lab.train(seats)
+    for arm in arms:
+        _equal(together[arm], lab.solo(arm))
+    assert passes == [5, 2, 2, 1] + [2, 2, 1] * (STEPS - 1)
+
+
+def _no_memory(*_: object) -> Any:
+    raise torch.OutOfMemoryError
+
+
+def test_seat_that_does_not_fit_alone_fails_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, whole = {"small": lab.seat("random"), "big": lab.seat("fixed")}, lab.pack.token_nll
+
+    def limited(adapters: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
+        if seats["big"].adapter in adapters:
+            raise torch.OutOfMemoryError
+        return whole(adapters, ids)
+
+    monkeypatch.setattr(lab.pack, "token_nll", limited)
+    results = lab.train(seats, 3)
+    _equal(results["small"], lab.solo("random")[:3])
+    assert all(isinstance(r, DoesNotFit) for r in results["big"])
+    assert seats["big"].step == 0
 
 
 def test_pack_refuses_unequal_ranks(lab: Lab) -> None:
