@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,19 +185,32 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM)."""
+    """The process was asked to end (Ctrl-C or SIGTERM)."""
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
+def _ending_on_signals() -> Iterator[Callable[[], None]]:
+    """Within it SIGINT and SIGTERM raise :class:`Interrupted`.
+
+    Yields:
+        A check that raises it again: an exception that comes up in some library's callback may be swallowed there.
+    """
+    asked = []
+
     def end(*_: object) -> None:
+        asked.append(True)
         raise Interrupted
 
-    before = signal.signal(signal.SIGTERM, end)
+    def check() -> None:
+        if asked:
+            raise Interrupted
+
+    before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield check
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_study(study: Study, options: Options, console: Console) -> Results:
@@ -240,8 +253,8 @@ def _tracked(devices: "_Devices", store: Store, options: Options, console: Conso
     tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder))
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
-        with _ending_on_sigterm():
-            return _run(devices, store, tracker, console)
+        with _ending_on_signals() as check:
+            return _run(devices, store, tracker, console, check)
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit
         devices.close()
         tracker.abort(list(store.records.values()), "KILLED")
@@ -265,7 +278,7 @@ def _parent_params(study: Study) -> dict[str, Any]:
     return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
 
 
-def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console) -> Results:
+def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
     from ._campaign import Confirm, Ledger, Search, winners  # imports Ray, which reads the environment
 
     study = store.study
@@ -276,13 +289,13 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console) 
         if search.remaining():
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             panel.begin("search", study.trials * len(study.arms))
-            devices.cluster.run(search)
+            devices.cluster.run(search, check)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():
             panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
             panel.begin("confirm", study.seeds * len(best.records))
-            devices.cluster.run(confirm)
+            devices.cluster.run(confirm, check)
         base = _base(store, devices)
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)

@@ -73,11 +73,12 @@ class _Proposer(_Local, Searcher):
 class _Judge(_Local, FIFOScheduler):
     """Passes reports to the source and its answer to Tune."""
 
-    def __init__(self, source: Source, free: Callable[[str], None]) -> None:
+    def __init__(self, source: Source, free: Callable[[str], None], check: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._source, self._free = source, free
+        self._source, self._free, self._check = source, free, check
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self._check()
         stops = self._source.on_report(trial.config["job"]["name"], _report(result))
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
@@ -182,8 +183,13 @@ class Cluster:
         for host in ray.get(self._registry.hosts.remote()):
             host.free.remote(name)
 
-    def run(self, source: Source) -> None:
-        """Run all jobs of a source; returns when each has ended."""
+    def run(self, source: Source, check: Callable[[], None]) -> None:
+        """Run all jobs of a source; returns when each has ended.
+
+        Args:
+            source: of the jobs.
+            check: raises if the run is to end.
+        """
         count = source.remaining()
         if not count:
             return
@@ -191,7 +197,7 @@ class Cluster:
             tune.with_resources(Trial, self.resources),
             tune_config=tune.TuneConfig(
                 search_alg=_Proposer(source, self._name),
-                scheduler=_Judge(source, self.free),
+                scheduler=_Judge(source, self.free, check),
                 num_samples=count,
                 max_concurrent_trials=min(self.slots, count),
                 reuse_actors=True,
@@ -207,6 +213,7 @@ class Cluster:
             ),
         )
         tuner.fit()
+        check()
         shutil.rmtree(self._folder / "t", ignore_errors=True)
 
     def close(self) -> None:
