@@ -121,9 +121,12 @@ def _read_file(path: Path, text_column: str | None) -> list[str]:
 
 def _decode(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8").removeprefix("\ufeff")
+        text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(f"data {str(path)!r}: byte {error.start} is not UTF-8") from error
+    if "\0" in text:
+        raise InputError(f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): no text file")
+    return text
 
 
 def _read_rows(path: Path, builder: str, text_column: str | None) -> list[str]:

@@ -5,9 +5,11 @@ import importlib
 import json
 import os
 import pkgutil
+import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     prepare_environment()
     args = _parser().parse_args(arguments)
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
         code: int = args.command(args, console)
     except InputError as error:
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"hylorada {version('hylorada')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_simple(commands, "list", _list, "study definitions, and the studies in the storage folder", json_output=True)
@@ -210,9 +213,20 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     name = str(args.study or file.get("definition") or "")
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
-    if name not in known:
-        raise InputError(f"unknown study {name!r}; {nearest(str(name), known)}")
-    return merge(known[name].STUDY, file)
+    if name in known:
+        return merge(known[name].STUDY, file)
+    stored = _study_folder(args.storage, name)
+    if stored is None:
+        run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
+        raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
+    return merge(json.loads((stored / "study.json").read_text()), file)
+
+
+def _study_folder(storage: Path, name: str) -> Path | None:
+    """Where a study of this name has been run; None if none has."""
+    folder = storage / "studies" / name
+    inside = name not in ("", ".", "..") and Path(name).name == name
+    return folder if inside and (folder / "study.json").exists() else None
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -239,7 +253,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     folder = options.study_folder(study.name)
     _print_results(results, args.json)
     if not args.json:
-        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {args.storage}")
+        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
     from ._results import load_records
 
     crashed = [r for r in load_records(folder).values() if r.state == "failed"]
@@ -249,8 +263,6 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _resume_command() -> str:
-    import shlex
-
     return shlex.join(["hylorada", *sys.argv[1:]])
 
 
@@ -288,11 +300,7 @@ def _list(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _show(args: argparse.Namespace, _console: Console) -> int:
-    folder = args.storage / "studies" / (args.study or "")
-    if args.study and (folder / "study.json").exists() and args.study not in definitions():
-        values = json.loads((folder / "study.json").read_text())
-    else:
-        values = _checked_study(args).to_dict()
+    values = _checked_study(args).to_dict()
     print(
         json.dumps(values, indent=1) if args.json else yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
         end="",
@@ -302,8 +310,8 @@ def _show(args: argparse.Namespace, _console: Console) -> int:
 
 def _open(args: argparse.Namespace) -> Path:
     """The folder of a study that has been run."""
-    folder: Path = args.storage / "studies" / args.study
-    if not (folder / "study.json").exists():
+    folder = _study_folder(args.storage, args.study)
+    if folder is None:
         there = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         hint = nearest(args.study, there) if there else f"there is none in {args.storage}"
         raise InputError(f"no study {args.study!r} has been run; {hint}")

@@ -3,9 +3,13 @@
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -22,6 +26,10 @@ _QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+_WORKSPACE = "hylo-"
+_held: list[FileLock] = []
 
 
 def prepare_environment() -> None:
@@ -44,5 +52,15 @@ def make_private(folder: Path) -> None:
 
 
 def short_folder() -> Path:
-    """A new folder with a short path: Ray's sockets allow 107 bytes."""
-    return Path(tempfile.mkdtemp(prefix="hy", dir="/tmp" if os.path.isdir("/tmp") else None))
+    """A new folder with a short path: Ray's sockets allow 107 bytes. What killed processes have left is removed."""
+    root = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
+    for left in root.glob(f"{_WORKSPACE}*"):
+        with suppress(OSError, Timeout):
+            if left.stat().st_uid == os.getuid() and (left / "lock").exists():
+                with FileLock(left / "lock", timeout=0):
+                    shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_WORKSPACE, dir=root))
+    lock = FileLock(folder / "lock")
+    lock.acquire()
+    _held.append(lock)  # until this process ends, however it ends
+    return folder

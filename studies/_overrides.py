@@ -61,7 +61,22 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dic
             _assign(result, path.strip(), _parse_value(path, text))
         except InputError as error:
             problems += error.problems
+    arms = result.get("arms")
+    for arm in arms.values() if isinstance(arms, dict) else ():
+        if isinstance(arm, dict) and isinstance(arm.get("space"), dict):
+            _drop_what_never_holds(arm["space"])
     return result, problems
+
+
+def _drop_what_never_holds(space: dict[str, Any]) -> None:
+    """Leave out what hangs on another value of a parameter that an assignment has fixed."""
+    for name, declared in list(space.items()):
+        when = declared.get("when") if isinstance(declared, dict) else None
+        if isinstance(when, dict) and len(when) == 1:
+            ((other, value),) = when.items()
+            fixed = space.get(other)
+            if other in space and not isinstance(fixed, dict | list) and fixed != value:
+                del space[name]
 
 
 def _copy(values: Any) -> Any:

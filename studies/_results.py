@@ -89,7 +89,7 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
         arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
         comparisons=comparisons,
         verdict=_verdict(study, comparisons),
-        notes=(*notes, *_lost_runs(store, runs)),
+        notes=(*notes, *_lost_runs(store, runs), *_idle_boundaries(kept)),
         provenance=provenance,
     )
 
@@ -163,6 +163,23 @@ def _lost_runs(store: Store, runs: Mapping[str, list[Record]]) -> list[str]:
         if lost:
             count = f"{len(lost)} of {store.study.seeds}"
             notes.append(f"{count} confirm runs of arm {arm!r} did not finish: it looks better than it is")
+    return notes
+
+
+def _idle_boundaries(runs: Mapping[str, list[Record]]) -> list[str]:
+    """Arms whose boundaries hardly moved in training: their result says little about learning them."""
+    notes = []
+    for arm, found in runs.items():
+        moved = [
+            max(abs(now - then) for now, then in zip(last.boundaries, last.start_boundaries, strict=True))
+            for last in (r.reports[-1] for r in found)
+            if last.boundaries
+        ]
+        if moved and max(moved) < 1:
+            notes.append(
+                f"no boundary of arm {arm!r} moved by as much as one token (at most {max(moved):.2f}): this says "
+                "little about learning them; train longer, or raise boundary_lr_scale"
+            )
     return notes
 
 

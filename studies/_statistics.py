@@ -181,7 +181,9 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
     opening = f"{subject} {_OUTCOMES[_outcome(comparisons[0])][0]}: " if subject else ""
     findings = "; ".join(_finding(c) for c in comparisons)
     limits = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
-    return f"{opening}{findings}. The smallest effect this study could have seen is {limits}."
+    several = " Each interval stands alone; what is said to be decided is so after Holm's correction."
+    holm = several if len(comparisons) > 1 else ""
+    return f"{opening}{findings}.{holm} The smallest effect this study could have seen is {limits}."
 
 
 def _compare_pair(arm: ArmScores, reference: ArmScores, resamples: int, seed: int) -> Comparison:
@@ -274,7 +276,7 @@ def _smallest_visible(block_part: Floats, seed_part: Floats, count: int) -> floa
     c4 = math.exp(math.lgamma(half + 0.5) - math.lgamma(half)) / math.sqrt(half)
     deviation = block_part + seed_part / c4
     low, below, above, high = np.quantile(deviation, [_TAILS[0], 1 - POWER, POWER, _TAILS[1]], method="hazen")
-    return float(_percent(np.asarray((high - low) / 2 + (above - below) / 2)))
+    return float(-100 * np.expm1(-((high - low) / 2 + (above - below) / 2)))  # as a fall of PPL, which 100 % bounds
 
 
 def _percent(log_ratio: Floats) -> Floats:
@@ -296,4 +298,6 @@ def _finding(c: Comparison) -> str:
     numbers = f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]".replace("-", "\N{MINUS SIGN}")
     seeds = f"{c.seeds} paired seeds" if c.seeds > 1 else "one seed: seed noise not included"
     decision = f"undecided, {c.decision}" if " to " in c.decision else c.decision
+    if _outcome(c) == "open" and " to " not in c.decision:
+        decision = "undecided"  # the interval alone lies in one class, but Holm's correction leaves it open
     return f"{text}, {numbers} (95 %, {seeds}, Holm p = {c.p_holm:.2g}, effect: {decision})"

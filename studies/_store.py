@@ -194,8 +194,8 @@ class Store:
         changed = [f"{k} was {before.get(k)}, now {v}" for k, v in inputs.items() if before.get(k) != v]
         if changed:
             raise InputError(
-                [f"study {self.study.name!r} ran on other text or another base: {c}" for c in changed]
-                + ["bring them back, or give the new study another name (--name)"]
+                f"study {self.study.name!r} ran on other text or another base (model {self.study.model}, data "
+                f"{self.study.data}): {'; '.join(changed)}. Bring them back, or give the new study another --name"
             )
 
     def trial_folder(self, name: str) -> Path:
@@ -334,6 +334,10 @@ def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
         f"{key} was {then.get(key, 'absent')!r}, now {now.get(key, 'absent')!r}"
         for key in sorted(then.keys() | now.keys())
         if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
+    ] + [
+        f"{key} was {then[key]}, now {now[key]}; what has been run stays: ask for as many or more"
+        for key in ("trials", "seeds")
+        if now[key] < then.get(key, 0)
     ]
 
 

@@ -154,3 +154,9 @@ def test_wikitext_splits_are_read_whole() -> None:
     text = load_text(str(folder))
     for name, documents in text.splits.items():
         assert documents == ((folder / f"{name}.txt").read_bytes().decode(),)
+
+
+def test_nul_characters_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "zeros.txt").write_bytes(b"ab" + bytes(300))
+    with pytest.raises(InputError, match=r"zeros\.txt': holds NUL characters \(first at 2\): no text file"):
+        load_text(str(tmp_path / "zeros.txt"))

@@ -290,10 +290,11 @@ def test_confirm_repeats_nothing_and_adds_seeds(folder: _Folder) -> None:
 def test_confirm_trains_a_new_winner_of_a_longer_search(folder: _Folder) -> None:
     ledger = _searched(folder)
     _train(Confirm(ledger, winners(ledger.store).records))
-    ledger = _searched(folder, trials=3, seeds=1)
+    ledger = _searched(folder, trials=3)
     assert [r.name for r in winners(ledger.store).records] == ["baseline-0002", "fixed-0002"]
     again = Confirm(ledger, winners(ledger.store).records)
-    assert _train(again) == ["baseline-0002-confirm-00", "fixed-0002-confirm-00"]
+    names = [f"{arm}-0002-confirm-{seed:02d}" for seed in range(2) for arm in ("baseline", "fixed")]
+    assert _train(again) == names
 
 
 def test_winners_explain_missing_arms(folder: _Folder) -> None:

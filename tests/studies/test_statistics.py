@@ -178,9 +178,24 @@ def test_verdict_answers_the_question_in_two_sentences() -> None:
         "Learning the boundaries did not help: learnable did not beat fixed, "
         "+0.08 % PPL [\N{MINUS SIGN}0.02, +0.18] (95 %, 3 paired seeds, Holm p = 0.21, effect: none); "
         "learnable was worse than baseline, +0.22 % PPL [+0.10, +0.30] (95 %, 3 paired seeds, Holm p = 0.0004, "
-        "effect: worse). The smallest effect this study could have seen is 0.12 % for learnable vs fixed, "
+        "effect: worse). Each interval stands alone; what is said to be decided is so after Holm's correction. "
+        "The smallest effect this study could have seen is 0.12 % for learnable vs fixed, "
         "0.12 % for learnable vs baseline."
     )
+
+
+def test_undecided_comparison_has_no_effect_size() -> None:
+    result = replace(RESULT, low=-80.0, high=-20.0, p_holm=0.2, decision="strong")
+    assert "is undecided" in verdict([result])
+    assert "effect: undecided)" in verdict([result])
+
+
+def test_smallest_visible_effect_is_a_fall_and_at_most_100_percent() -> None:
+    rng = np.random.default_rng(0)
+    noisy = rng.normal(3.0, 2.0, size=(2, 4)) * 100
+    arms = [ArmScores("a", (0, 1), noisy, 50), ArmScores("b", (0, 1), noisy[::-1] + rng.normal(size=(2, 4)), 50)]
+    (result,) = compare(arms, [("a", "b")])
+    assert 50 < result.smallest_visible <= 100
 
 
 @pytest.mark.parametrize(

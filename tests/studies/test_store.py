@@ -342,7 +342,7 @@ def test_append_line_cuts_off_what_is_torn(tmp_path: Path) -> None:
 def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> None:
     open_store().close()
     with pytest.raises(InputError, match=r"block_size was 128, now 64") as caught:
-        open_store(block_size=64, seed=3, trials=4)
+        open_store(block_size=64, seed=3, trials=40)
     assert [p.split(": ")[-1] for p in caught.value.problems[:2]] == ["block_size was 128, now 64", "seed was 0, now 3"]
     assert "--name" in caught.value.problems[-1]
     assert len(caught.value.problems) == 3
@@ -362,6 +362,15 @@ def test_more_trials_seeds_and_other_words_are_accepted(open_store: Open) -> Non
     store = open_store(trials=99, seeds=9, subject="other words")
     assert list(store.records) == [first.name]
     assert json.loads((store.folder / "study.json").read_text())["trials"] == 99
+
+
+@pytest.mark.parametrize(("field", "fewer"), [("trials", 11), ("seeds", 2)])
+def test_fewer_trials_or_seeds_are_refused_and_nothing_is_rewritten(open_store: Open, field: str, fewer: int) -> None:
+    store = open_store()
+    before = (store.folder / "study.json").read_bytes()
+    with pytest.raises(InputError, match=f"{field} was .*, now {fewer}; what has been run stays"):
+        open_store(**{field: fewer})
+    assert (store.folder / "study.json").read_bytes() == before
 
 
 def test_second_store_in_this_process_is_refused(open_store: Open) -> None:

@@ -255,6 +255,16 @@ def test_override_changes_one_arm_where_two_share_a_declaration() -> None:
     assert values["arms"]["learnable"]["space"]["num_buckets"] == {"choice": [8, 16, 32]}
 
 
+def test_override_that_fixes_a_parameter_leaves_out_what_never_holds_then() -> None:
+    values, problems = override(STUDY, ["arms.learnable.space.boundary_init=log"])
+    assert not problems
+    assert "boundary_warmup" in STUDY["arms"]["learnable"]["space"]
+    assert "boundary_warmup" not in values["arms"]["learnable"]["space"]
+    Study.from_dict(values)
+    kept, _ = override(STUDY, ["arms.learnable.space.boundary_init=fixed"])
+    assert "boundary_warmup" in kept["arms"]["learnable"]["space"]
+
+
 def test_override_makes_the_parts_an_arm_may_have() -> None:
     values, problems = override({"arms": {"one": {}}}, ["arms.one.config.r=2", "arms.one.space.weight_decay=0.1"])
     assert not problems
