@@ -60,7 +60,9 @@ class PlainLoop:
     of the pack do, but reads no loss before the end of a measurement.
     """
 
-    def __init__(self, base: PreTrainedModel, setting: Setting, input_ids: Tokens) -> None:
+    def __init__(
+        self, base: PreTrainedModel, setting: Setting, input_ids: Tokens, *, learning_rate: float = 1e-3
+    ) -> None:
         from peft import LoraConfig, get_peft_model
 
         config = LoraConfig(
@@ -77,9 +79,8 @@ class PlainLoop:
         self._device = base.device
         self._trained = [p for p in self._model.parameters() if p.requires_grad]
         self._training = trial_training(setting, 0)
-        self._optimizer = torch.optim.AdamW(self._trained, lr=self._training.learning_rate, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(self._trained, lr=learning_rate, weight_decay=0.0)
         self._order, self._input_ids, self._step = trial_order(setting, input_ids), input_ids, 0
-        self._losses: list[torch.Tensor] = []
 
     def step(self) -> None:
         batch = self._input_ids[self._order.indices(self._step)]
@@ -89,12 +90,17 @@ class PlainLoop:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._trained, self._training.max_grad_norm)
         self._optimizer.step()
-        self._losses.append(loss.detach())
         self._step += 1
 
-    def losses(self) -> list[float]:
-        """Of every step so far."""
-        return [float(x) for x in self._losses]
+    @torch.no_grad()
+    def evaluate(self, input_ids: Tokens) -> float:
+        """Mean NLL of blocks."""
+        losses: list[float] = []
+        for start in range(0, len(input_ids), self._order.batch_size):
+            batch = input_ids[start : start + self._order.batch_size]
+            tokens = torch.from_numpy(batch).to(self._device, torch.long)
+            losses += [self._model(input_ids=tokens, labels=tokens, use_cache=False).loss.item()] * len(batch)
+        return sum(losses) / len(losses)
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self._trained)

@@ -109,7 +109,8 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, landmarks: Lan
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc alone can hand freed memory back
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return Memory(peak, _resident())
+    resident = _resident()
+    return Memory(max(peak, resident), resident)  # the kernel keeps the two on counts of its own
 
 
 def process_peak() -> int:

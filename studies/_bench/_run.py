@@ -1,31 +1,32 @@
 """One benchmark from its checked plan to its result."""
 
 import dataclasses
+import gc
 import os
 import platform
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from hylorada import build_blocks, load_text, load_tokenizer
+from hylorada import Blocks
+from studies._environment import make_private, short_folder
 from studies._provenance import code_version, command_line, package_versions
 
+from ._inputs import base_on_disk, load_blocks
 from ._ladder import Ladder, Say
-from ._loops import Tokens, step_operations
+from ._loops import step_operations
 from ._options import Plan
 from ._profile import write_profile
 from ._result import Bench, Row
-from ._shapes import shape_config, write_shape
+from ._search import time_searches
 
-_RANDOM_BLOCKS = 256
 _MEMORY_PACKS = (1, 8, 16, 32)
 _ADAM_BYTES = 12  # a trained number and its two moments in fp32
+_REPORT_SEATS = {"cuda": 16, "cpu": 4}  # what a host has by default
 
 
 def run_bench(plan: Plan, say: Say) -> Bench:
@@ -35,16 +36,16 @@ def run_bench(plan: Plan, say: Say) -> Bench:
         plan: checked.
         say: takes a line of progress.
     """
-    with _base_on_disk(plan, say) as plan:
-        input_ids = _train_blocks(plan)
-        ladder = Ladder(plan, input_ids, say)
-        rows = ladder.run()
+    with base_on_disk(plan) as plan, _workspace() as workspace:
+        blocks = load_blocks(plan.setting)
+        ladder, rows = _measure_rows(plan, blocks, say, workspace)
         memory = _memory(ladder, say) if "memory" in plan.parts else {}
         notes = list(ladder.notes)
         if plan.profile is not None:
             loop = ladder.loop(ladder.largest or plan.packs[0])
             notes.append(f"{write_profile(loop, plan.setting.device, plan.profile)}; see {plan.profile}")
-        return Bench(
+            del loop
+        bench = Bench(
             setting={**dataclasses.asdict(plan.setting), "base": plan.setting.shape or plan.setting.base},
             provenance=_provenance(plan),
             step_operations=step_operations(ladder.base, plan.setting),
@@ -54,34 +55,57 @@ def run_bench(plan: Plan, say: Say) -> Bench:
             memory=memory,
             notes=notes,
         )
+        del ladder
+        _release(plan)
+        return dataclasses.replace(bench, **_outside(plan, blocks, say, workspace))
 
 
 @contextmanager
-def _base_on_disk(plan: Plan, say: Say) -> Iterator[Plan]:
-    """The plan with a base that can be loaded: random weights are written to a folder that lives as long."""
-    shape = plan.setting.shape
-    if shape is None:
-        yield plan
-        return
-    folder = Path(tempfile.mkdtemp(prefix="hylorada-bench-"))
+def _workspace() -> Iterator[Path]:
+    """A folder for Ray's files. One for all that this process does: Ray keeps the first token it has read."""
+    folder = short_folder()
     try:
-        say(f"writing random weights in the shape of {shape}")
-        write_shape(shape, plan.setting.dtype, folder)
-        yield dataclasses.replace(plan, setting=dataclasses.replace(plan.setting, base=str(folder)))
+        make_private(folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _train_blocks(plan: Plan) -> Tokens:
-    setting = plan.setting
-    if setting.shape is not None:
-        size = (_RANDOM_BLOCKS, setting.block_size)
-        return np.random.default_rng(0).integers(0, shape_config(setting.shape).vocab_size, size, dtype=np.int32)
-    documents = load_text(setting.data).splits["train"]
-    return build_blocks(documents, load_tokenizer(setting.base), setting.block_size, split="train").input_ids
+def _measure_rows(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path) -> tuple[Ladder, Sequence[Row]]:
+    input_ids = blocks["train"].input_ids
+    with ExitStack() as stack:
+        workers = None
+        if "processes" in plan.parts:
+            from ._processes import ray_workers  # imports Ray, which reads the environment
+
+            say(f"starting {plan.processes} processes")
+            workers = stack.enter_context(ray_workers(plan.setting, input_ids, plan.processes, workspace))
+        ladder = Ladder(plan, input_ids, say, workers)
+        return ladder, ladder.run()
 
 
-def _landmark_costs(rows: list[Row]) -> dict[str, float]:
+def _outside(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path) -> dict[str, Any]:
+    """What other processes do while this one does nothing."""
+    found: dict[str, Any] = {}
+    if "report" in plan.parts:
+        from ._reports import report_cost
+
+        seats = _REPORT_SEATS[plan.setting.device]
+        say(f"cost of a report: {seats} seats, with and without")
+        found["report"] = report_cost(plan.setting, blocks, seats, workspace)
+    if plan.search:
+        found["search"] = time_searches(plan, blocks, say)
+    return found
+
+
+def _release(plan: Plan) -> None:
+    """Give the GPU's memory to the processes that come next."""
+    gc.collect()
+    if plan.setting.device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _landmark_costs(rows: Sequence[Row]) -> dict[str, float]:
     """Percent of time that landmarks add to a pack of the same size with LoRA alone."""
     by_name = {r.name: r for r in rows}
     return {

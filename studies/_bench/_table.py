@@ -57,7 +57,7 @@ def _details(bench: Bench) -> list[str]:
     if bench.landmark_costs:
         costs = ", ".join(f"{kind} {cost:+.1f} %" for kind, cost in bench.landmark_costs.items())
         lines.append(f"landmarks, time over LoRA alone in the largest pack: {costs}")
-    return [*lines, *_memory_lines(bench)]
+    return [*lines, *_memory_lines(bench), *_report_lines(bench), *_search_lines(bench)]
 
 
 def _memory_lines(bench: Bench) -> list[str]:
@@ -74,3 +74,25 @@ def _memory_lines(bench: Bench) -> list[str]:
             f"of adapter and optimizer), {peak / _MIB:.1f} MiB at the peak"
         )
     return lines
+
+
+def _report_lines(bench: Bench) -> list[str]:
+    found = bench.report
+    if not found:
+        return []
+    return [
+        f"a report every {found['every']} steps ({found['seats']} seats through Tune and host, {found['eval_blocks']} "
+        f"validation blocks): {found['cost_percent']:+.1f} % of time, {found['ms_per_report']:.0f} ms a seat's report"
+    ]
+
+
+def _search_lines(bench: Bench) -> list[str]:
+    found = bench.search
+    if not found:
+        return []
+    processes, host = found["processes"], found["host"]
+    return [
+        f"search of {found['trials']} trials x {found['steps']} steps, from end to end: a process a trial "
+        f"({found['processes_at_once']} at once) {processes['seconds']:.0f} s = {processes['trials_per_hour']:,.0f} "
+        f"trials/h; packed {host['seconds']:.0f} s = {host['trials_per_hour']:,.0f} trials/h: {found['ratio']:.2f}x"
+    ]
