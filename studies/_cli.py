@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         _add_named(commands, name, command, text)
     _add_evaluate(commands)
     _add_export(commands)
+
+    _add_bench(commands)
     ui = _add_simple(commands, "ui", _ui, "serve the MLflow page on this machine")
     ui.add_argument("--port", type=int, default=5000, help="default: %(default)s")
     ui.add_argument(
@@ -165,6 +167,31 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--arm", help="whose winner; default: the arm of lowest test PPL")
     parser.add_argument("--seed", type=int, metavar="N", help="which paired seed's run; default: the first")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+
+
+def _add_bench(commands: Any) -> None:
+    text = "speed and memory of packs against plain loops and processes, on this machine"
+    parser = commands.add_parser("bench", help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(command=_bench)
+    parser.add_argument("--model", help="base; default: tiny")
+    parser.add_argument("--shape", help="random weights in the shape of gpt2 or smollm2 instead of a model")
+    parser.add_argument("--data", help="text; default: pydocs, random tokens with --shape")
+    parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block; default: 128, 512 on a GPU")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="blocks a step; default: 2, 4 on a GPU")
+    parser.add_argument("--r", type=int, default=8, help="LoRA rank; default: %(default)s")
+    parser.add_argument("--dtype", help="of the base; default: float32, bfloat16 on a GPU")
+    parser.add_argument("--packs", metavar="K,K", help="sizes of packs; default: 1,2,4,... up to --max-pack")
+    parser.add_argument("--max-pack", type=int, metavar="K", help="default: 8, 64 on a GPU, as memory allows")
+    parser.add_argument("--steps", type=int, default=20, help="of each trial in a measurement; default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=5, help="of each measurement; default: %(default)s")
+    parser.add_argument("--rows", metavar="A,B", help="of plain,processes,packs,landmarks,memory,report; default: all")
+    parser.add_argument("--processes", type=int, metavar="N", help="that share the device; default: cores, 8 on a GPU")
+    parser.add_argument("--no-processes", action="store_true", help="leave out what needs Ray: processes and report")
+    parser.add_argument("--search", action="store_true", help="time whole searches too, process starts included")
+    parser.add_argument("--trials", type=int, default=24, metavar="N", help="of --search; default: %(default)s")
+    parser.add_argument("--search-steps", type=int, default=48, help="of its trials; default: %(default)s")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="write the profile of one step of the last pack")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to a file")
 
 
 def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -382,6 +409,28 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
         print(json.dumps({**found, "output": str(args.output)}, indent=1))
     else:
         print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
+    return 0
+
+
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    import dataclasses
+
+    from ._bench import BenchOptions, check, print_bench, run_bench
+
+    values = {**vars(args), "parts": args.rows, "ray": not args.no_processes}
+    plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
+    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
+        raise InputError(f"json {args.json!r}: its folder does not exist")
+    try:
+        bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False))
+    except KeyboardInterrupt:
+        return 130
+    if args.json == "-":
+        print(json.dumps(bench.to_dict()))
+        return 0
+    if args.json is not None:
+        Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))
+    print_bench(bench, _stdout())
     return 0
 
 

@@ -23,6 +23,10 @@ from ._trial import Trial
 _RETRIES = 2  # of a trial whose process or host died
 
 
+def _never() -> None:
+    """The check of a run that nothing but its own end ends."""
+
+
 class Source(Protocol):
     """Where jobs come from and reports go to."""
 
@@ -183,7 +187,7 @@ class Cluster:
         for host in ray.get(self._registry.hosts.remote()):
             host.free.remote(name)
 
-    def run(self, source: Source, check: Callable[[], None]) -> None:
+    def run(self, source: Source, check: Callable[[], None] = _never) -> None:
         """Run all jobs of a source; returns when each has ended.
 
         Args:

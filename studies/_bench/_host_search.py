@@ -1,0 +1,70 @@
+"""The same search on our host: the search stage of a study as ``hylorada run`` does it. Run as a module."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from studies._environment import make_private, prepare_environment, short_folder
+
+
+def search(task: dict[str, Any], workspace: Path) -> list[float]:
+    """The validation loss of every trial that ended well; everything is kept as in any study, MLflow included."""
+    import numpy as np
+
+    from hylorada import Blocks
+    from studies._campaign import Ledger, Search
+    from studies._panel import Panel
+    from studies._run import Material, Options, _Devices, study_id
+    from studies._store import Store
+    from studies._study import Study
+    from studies._tracking import Tracker
+
+    with np.load(task["blocks"]) as stored:
+        ids = {split: stored[split] for split in ("train", "validation", "test")}
+    sizes = {split: np.full(len(i), i.shape[1] - 1) for split, i in ids.items()}
+    blocks = {split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split) for split, i in ids.items()}
+    study = Study.from_dict(_study(task))
+    options = Options(storage=workspace / "storage")
+    devices = _Devices(study, options, Material(blocks, {}), workspace)
+    store = Store(options.study_folder(study.name), study)
+    devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
+    tracker = Tracker(options.uri, study.name, artifacts=options.storage / "artifacts", study_id=study_id(store.folder))
+    tracker.describe({}, {})
+    with Panel(store, Console(quiet=True)) as panel:
+        devices.cluster.run(Search(Ledger(store, tracker, panel)))
+    devices.close()
+    store.close()
+    return [r.nll for r in store.records.values() if r.state == "complete" and r.nll is not None]
+
+
+def _study(task: dict[str, Any]) -> dict[str, Any]:
+    """One arm of LoRA alone, no trial stopped early, evaluated once at its end."""
+    setting, steps = task["setting"], task["steps"]
+    adapter = {"r": setting["r"], "lora_alpha": 16.0, "position_bias": False, "landmarks": False}
+    return {
+        "definition": "bench",
+        "name": "bench",
+        "model": setting["base"],
+        "block_size": setting["block_size"],
+        "dtype": setting["dtype"],
+        "trials": task["trials"],
+        "eval_every": steps,
+        "grace_steps": 0,
+        "defaults": {**adapter, "max_steps": steps, "batch_size": setting["batch_size"]},
+        "arms": {"lora": {"space": {"learning_rate": {"low": 5e-4, "high": 2e-2, "log": True}}}},
+    }
+
+
+if __name__ == "__main__":
+    prepare_environment()
+    place = short_folder()
+    try:
+        make_private(place)
+        given = json.loads(Path(sys.argv[1]).read_text())
+        Path(given["result"]).write_text(json.dumps(search(given, place)))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""A process for each trial: N plain loops on equal shares of the device, all at the same time, under Ray."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from studies._tune import share
+
+from ._loops import Tokens
+from ._options import Setting
+
+_START_S = 0.2  # until all have heard when to start
+
+
+class _Worker:
+    """One process with the base and a plain loop of its own."""
+
+    def __init__(self, setting: Setting, input_ids: Tokens, threads: int) -> None:
+        import torch
+
+        from ._loops import PlainLoop, bench_base
+
+        torch.set_num_threads(threads)
+        self._setting = setting
+        self._loop = PlainLoop(bench_base(setting), setting, input_ids)
+
+    def warm_up(self) -> None:
+        from ._measure import WARM_STEPS, time_steps
+
+        time_steps(self._loop, WARM_STEPS, self._setting.device)
+
+    def run(self, start: float) -> tuple[float, float]:
+        """Train from ``start`` on; begin and end on the clock that all processes of a machine share."""
+        import torch
+
+        from ._measure import time_steps
+
+        time.sleep(max(0.0, start - time.monotonic()))
+        began = time.monotonic()
+        time_steps(self._loop, self._setting.steps, self._setting.device)
+        ended = time.monotonic()
+        if self._setting.device == "cuda":
+            torch.cuda.empty_cache()  # the rows measured in between need the room
+        return began, ended
+
+    def peak_bytes(self) -> int:
+        import torch
+
+        from ._measure import process_peak
+
+        if self._setting.device == "cuda":
+            return int(torch.cuda.max_memory_allocated())
+        return process_peak()
+
+
+class RayWorkers:
+    """The processes; see :class:`Workers`."""
+
+    def __init__(self, setting: Setting, input_ids: Tokens, count: int) -> None:
+        self.count = count
+        cores = len(os.sched_getaffinity(0))
+        whole = ray.cluster_resources()
+        asked: dict[str, Any] = {"num_cpus": share(whole.get("CPU", 1), count)}
+        if setting.device == "cuda":
+            asked["num_gpus"] = share(1, count)
+        tokens = ray.put(input_ids)
+        make = ray.remote(_Worker).options(**asked).remote
+        self._actors: list[Any] = [make(setting, tokens, max(1, cores // count)) for _ in range(count)]
+        ray.get([a.warm_up.remote() for a in self._actors])
+
+    def run(self) -> float:
+        ray.get([a.warm_up.remote() for a in self._actors])
+        start = time.monotonic() + _START_S
+        spans = ray.get([a.run.remote(start) for a in self._actors])
+        return float(max(end for _, end in spans) - min(begin for begin, _ in spans))
+
+    def peak_bytes(self) -> int:
+        return sum(ray.get([a.peak_bytes.remote() for a in self._actors]))
+
+
+@contextmanager
+def ray_workers(setting: Setting, input_ids: Tokens, count: int, workspace: Path) -> Iterator[RayWorkers]:
+    """The processes under a private Ray, which ends with them; :func:`make_private` has been called before."""
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(address="local", _temp_dir=str(workspace), **options)
+    try:
+        yield RayWorkers(setting, input_ids, count)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,65 @@
+"""The search as Ray Tune's users write it: every trial is a process that loads its own base. Run as a script.
+
+It imports no torch itself, so that the driver starts as fast as it can; the file of its argument holds what to do.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from studies._environment import make_private, prepare_environment, short_folder
+
+
+def train(config: dict[str, Any]) -> dict[str, float]:
+    """One trial: import, load, train, evaluate once."""
+    import numpy as np
+    import torch
+
+    from studies._bench._loops import PlainLoop, bench_base
+    from studies._bench._options import Setting
+
+    torch.set_num_threads(config["threads"])
+    setting = Setting(**config["setting"])
+    with np.load(config["blocks"]) as stored:
+        train_ids, validation_ids = stored["train"], stored["validation"]
+    loop = PlainLoop(bench_base(setting), setting, train_ids, learning_rate=config["learning_rate"])
+    for _ in range(config["steps"]):
+        loop.step()
+    return {"nll": loop.evaluate(validation_ids)}
+
+
+def search(task: dict[str, Any], workspace: Path) -> list[float]:
+    """The validation loss of every trial that ended well."""
+    import ray
+    from ray import tune
+
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(address="local", _temp_dir=str(workspace), **options)
+    cpus = int(1e4 * ray.cluster_resources()["CPU"] / task["processes"]) / 1e4
+    asked = {"cpu": cpus, "gpu": int(1e4 / task["processes"]) / 1e4 if task["setting"]["device"] == "cuda" else 0}
+    fixed = {k: task[k] for k in ("setting", "blocks", "steps")}
+    threads = max(1, len(os.sched_getaffinity(0)) // task["processes"])
+    tuner = tune.Tuner(
+        tune.with_resources(train, asked),
+        param_space={**fixed, "threads": threads, "learning_rate": tune.loguniform(5e-4, 2e-2)},
+        tune_config=tune.TuneConfig(num_samples=task["trials"], reuse_actors=False),
+        run_config=tune.RunConfig(storage_path=str(workspace / "t"), verbose=0),
+    )
+    results = tuner.fit()
+    ended = [results[i] for i in range(len(results)) if results[i].error is None]
+    ray.shutdown()
+    return [r.metrics["nll"] for r in ended if r.metrics]
+
+
+if __name__ == "__main__":
+    prepare_environment()
+    place = short_folder()
+    try:
+        make_private(place)
+        given = json.loads(Path(sys.argv[1]).read_text())
+        Path(given["result"]).write_text(json.dumps(search(given, place)))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
