@@ -422,7 +422,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
         raise InputError(f"json {args.json!r}: its folder does not exist")
     try:
-        bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False))
+        bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
     except KeyboardInterrupt:
         return 130
     if args.json == "-":

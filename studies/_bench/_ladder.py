@@ -86,9 +86,11 @@ class Ladder:
             return cpu_memory(self.setting, self._input_ids, trials, landmarks)
         try:
             return gpu_memory(lambda: self.loop(trials, landmarks), self._base_bytes)[1]
-        except torch.OutOfMemoryError:
-            self.pack.max_seats = 1 << 30
-            return None
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                self.pack.max_seats = 1 << 30  # the next row asks for its own size
+                return None
+            raise
 
     def _warm_up(self) -> list[_Entry]:
         """Every row once, unmeasured: compilers, caches and memory; ends the ladder at the first pack that is too big.
@@ -193,6 +195,12 @@ class Ladder:
             peak_bytes=entry.peak,
             loss_difference=max(differences, default=None),
         )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def spread(whole: int, parts: int) -> Sequence[int]:

@@ -36,19 +36,22 @@ class _Worker:
 
     def run(self, start: float) -> tuple[float, float]:
         """Train from ``start`` on; begin and end on the clock that all processes of a machine share."""
-        import torch
-
         from ._measure import time_steps
 
         time.sleep(max(0.0, start - time.monotonic()))
         began = time.monotonic()
         time_steps(self._loop, self._setting.steps, self._setting.device)
-        ended = time.monotonic()
+        return began, time.monotonic()
+
+    def release(self) -> None:
+        """Give a GPU's memory back, all but the base's: the rows measured in between need the room."""
+        import torch
+
         if self._setting.device == "cuda":
-            torch.cuda.empty_cache()  # the rows measured in between need the room
-        return began, ended
+            torch.cuda.empty_cache()
 
     def peak_bytes(self) -> int:
+        """Most memory; on a GPU that of tensors, to which each process's CUDA context comes on top."""
         import torch
 
         from ._measure import process_peak
@@ -71,16 +74,20 @@ class RayWorkers:
         tokens = ray.put(input_ids)
         make = ray.remote(_Worker).options(**asked).remote
         self._actors: list[Any] = [make(setting, tokens, max(1, cores // count)) for _ in range(count)]
-        ray.get([a.warm_up.remote() for a in self._actors])
+        self._all("warm_up")
+        self._all("release")
 
     def run(self) -> float:
-        ray.get([a.warm_up.remote() for a in self._actors])
-        start = time.monotonic() + _START_S
-        spans = ray.get([a.run.remote(start) for a in self._actors])
+        self._all("warm_up")
+        spans = self._all("run", time.monotonic() + _START_S)
+        self._all("release")
         return float(max(end for _, end in spans) - min(begin for begin, _ in spans))
 
     def peak_bytes(self) -> int:
-        return sum(ray.get([a.peak_bytes.remote() for a in self._actors]))
+        return sum(self._all("peak_bytes"))
+
+    def _all(self, method: str, *arguments: float) -> list[Any]:
+        return list(ray.get([getattr(a, method).remote(*arguments) for a in self._actors]))
 
 
 @contextmanager

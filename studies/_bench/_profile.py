@@ -27,7 +27,11 @@ def write_profile(loop: PackLoop, device: str, path: Path) -> str:
     averages = watched.key_averages()
     line = f"one step of a pack of {len(loop.series)}: {1e3 * step:.2f} ms unprofiled"
     if cuda:
-        kernels = [e for e in watched.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+        kernels = [
+            e
+            for e in watched.events()
+            if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)
+        ]
         busy = sum(e.time_range.elapsed_us() for e in kernels) / 1e6
         line += f"; {len(kernels)} kernels and copies take {1e3 * busy:.2f} ms: GPU busy {100 * busy / step:.0f} %"
     order = "self_device_time_total" if cuda else "self_cpu_time_total"

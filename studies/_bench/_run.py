@@ -36,6 +36,7 @@ def run_bench(plan: Plan, say: Say) -> Bench:
         plan: checked.
         say: takes a line of progress.
     """
+    provenance = _provenance(plan)  # before anything loads the machine or changes the code
     with base_on_disk(plan) as plan, _workspace() as workspace:
         blocks = load_blocks(plan.setting)
         ladder, rows = _measure_rows(plan, blocks, say, workspace)
@@ -47,7 +48,7 @@ def run_bench(plan: Plan, say: Say) -> Bench:
             del loop
         bench = Bench(
             setting={**dataclasses.asdict(plan.setting), "base": plan.setting.shape or plan.setting.base},
-            provenance=_provenance(plan),
+            provenance=provenance,
             step_operations=step_operations(ladder.base, plan.setting),
             matmul_rates=ladder.matmul_rates,
             rows=rows,

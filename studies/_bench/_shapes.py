@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import PreTrainedConfig
+from transformers.utils import logging as transformers_logging
 
 SHAPES = ("gpt2", "smollm2")
 _SMOLLM2: dict[str, Any] = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
@@ -24,4 +25,8 @@ def write_shape(shape: str, dtype: str, folder: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(shape_config(shape))
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
     model.to(dtype=getattr(torch, dtype)).save_pretrained(folder)
+    if bars:
+        transformers_logging.enable_progress_bar()
