@@ -1,6 +1,7 @@
 """The winner as a folder: it is the confirmed adapter, its card is true, and it is measured again as in the study."""
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -101,18 +102,35 @@ def test_defaults_are_the_best_arm_and_the_first_seed(
     assert found["arm"] == min(means, key=lambda a: float(means[a]))
 
 
+def _read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as file:
+        return load_file(path), file.metadata()
+
+
+def _parameters(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> dict[str, torch.Tensor]:
+    """The parameters of a checkpoint: views of its vectors, one a group, in the order of its layout."""
+    layout = json.loads(metadata["layout"])
+    found: dict[str, torch.Tensor] = {}
+    places = dict.fromkeys(("matrices", "scalars", "boundaries"), 0)
+    for name, shape in layout.items():
+        group = "boundaries" if name.endswith("boundaries") else "matrices" if len(shape) >= 2 else "scalars"
+        start, places[group] = places[group], places[group] + math.prod(shape)
+        found[name] = tensors[f"{group}/values"][start : places[group]].view(shape)
+    assert all(places[g] == len(tensors.get(f"{g}/values", ())) for g in places)
+    return found
+
+
 def test_exported_tensors_are_the_checkpoints_bits(finished: FinishedStudy, exported: Path) -> None:
     folder = finished.folder / "trials" / f"{_winner(finished, 'learnable')}-confirm-01"
-    with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
-        stored = {n: file.get_tensor(n) for n in file.keys() if n.startswith("adapter/")}  # noqa: SIM118 (not a dict)
+    stored = _parameters(*_read_checkpoint(folder / "checkpoint.safetensors"))
     lora, other = (load_file(exported / f) for f in ("adapter_model.safetensors", "hylorada_model.safetensors"))
     assert len(stored) == len(lora) + len(other)
     for name, tensor in other.items():
-        assert torch.equal(tensor, stored[f"adapter/{name}"])
+        assert torch.equal(tensor, stored[name])
     for name, tensor in lora.items():
         path = name.removeprefix("base_model.model.").removesuffix(".weight")
         path, _, factor = path.rpartition(".")
-        assert torch.equal(tensor, stored[f"adapter/lora.{path.replace('.', '/')}.{factor}"])
+        assert torch.equal(tensor, stored[f"lora.{path.replace('.', '/')}.{factor}"])
 
 
 def test_card_says_what_the_results_say(finished: FinishedStudy, results: Results, exported: Path) -> None:
@@ -255,20 +273,17 @@ def _cut_checkpoint(folder: Path, name: str) -> None:
 
 def _clear_updates(folder: Path, name: str) -> None:
     path = folder / "trials" / name / "checkpoint.safetensors"
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    tensors = load_file(path)
-    for key, tensor in tensors.items():
-        if key.startswith("adapter/") and key.endswith("lora_B"):
-            tensor.zero_()
+    tensors, metadata = _read_checkpoint(path)
+    for name, parameter in _parameters(tensors, metadata).items():
+        if name.endswith("lora_B"):
+            parameter.zero_()
     save_file(tensors, path, metadata=metadata)
 
 
 def _take_earlier_checkpoint(folder: Path, name: str) -> None:
     path = folder / "trials" / name / "checkpoint.safetensors"
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    save_file(load_file(path), path, metadata={**metadata, "step": "6"})
+    tensors, metadata = _read_checkpoint(path)
+    save_file(tensors, path, metadata={**metadata, "step": "6"})
 
 
 def _change_base(folder: Path, _: str) -> None:
