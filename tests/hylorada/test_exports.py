@@ -12,6 +12,7 @@ PUBLIC = [
     "BatchOrder",
     "Blocks",
     "Diverged",
+    "DoesNotFit",
     "Evaluation",
     "HyLoRADAConfig",
     "HyLoRADAModel",
@@ -36,8 +37,10 @@ PUBLIC = [
     "load_text",
     "load_tokenizer",
     "nearest",
+    "read_step",
     "save_adapter",
     "save_seat",
+    "start_step",
     "train_step",
 ]
 
