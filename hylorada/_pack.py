@@ -124,7 +124,7 @@ class Pack:
             use, and serves all layers, all adapters and all pack sizes. Worth its half minute on a GPU.
 
     Attributes:
-        max_seats: seats that training puts into one pass; lowered where memory has run out.
+        max_seats: seats that training puts into one pass; lowered where memory has run out, None until then.
 
     Raises:
         InputError: the base's model type is not supported.
@@ -142,7 +142,7 @@ class Pack:
         self._head = Head.of(*head_of(base))
         self._layers = list(base.get_submodule(architecture.layers).children())
         self._pass: _Pass | None = None
-        self.max_seats = 1 << 30  # that fit into memory together, as far as is known
+        self.max_seats: int | None = None
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
         for module in self._linear.values():
             open_slot(module)
@@ -179,7 +179,7 @@ class Pack:
             layer.forward = serve_any_seats(layer.forward)
 
     def close(self) -> None:
-        """Take everything off the base; it is then as it came."""
+        """Take everything off the base; it is then as it came, but frozen and in eval mode."""
         self._handle.remove()
         for module in self._linear.values():
             close_slot(module)

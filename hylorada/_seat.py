@@ -174,21 +174,21 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
         seats: K seats.
         losses: [K] mean NLL of the step.
     """
-    moving = [(k, group) for k, seat in enumerate(seats) for group in seat.moving_groups()]
-    groups = [group for _, group in moving]
-    owner = to_device([k for k, _ in moving], losses.device)
-    norms = _norms(seats, losses)
+    moving = [seat.moving_groups() for seat in seats]
+    owner = to_device([k for k, own in enumerate(moving) for _ in own], losses.device)
+    norms = _norms(moving, losses)
     limits = column(tuple((s.training.max_grad_norm,) for s in seats), norms.dtype, norms.device)[0]
     alive = torch.stack([s.alive for s in seats]) & losses.isfinite() & norms.isfinite()
     clips = (limits / (norms + 1e-6)).clamp(max=1.0)
-    for seat in seats:
+    for seat, own in zip(seats, moving, strict=True):
         rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
-        for group in seat.moving_groups():
+        for group in own:
             group.settings["lr"] = rate * group.settings["lr_scale"]
-    _adamw(groups, torch.stack([clips, alive.to(clips.dtype)])[:, owner])  # the last that may run out of memory
+    # nothing of a seat changes before this, the last that may run out of memory
+    _adamw([group for own in moving for group in own], torch.stack([clips, alive.to(clips.dtype)])[:, owner])
     pending = PendingStep(seats, losses, norms)
-    for seat, still in zip(seats, alive.unbind(), strict=True):
-        for group in seat.moving_groups():
+    for seat, own, still in zip(seats, moving, alive.unbind(), strict=True):
+        for group in own:
             if not group.step:
                 seat.open_state(group)
             group.step += 1
@@ -201,15 +201,15 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
     return pending
 
 
-def _norms(seats: Sequence[Seat], losses: Tensor) -> Tensor:
+def _norms(moving: Sequence[Sequence[Group]], losses: Tensor) -> Tensor:
     """Norms [K] of the gradients that move; seat by seat, for a NaN must stay where it is."""
-    vectors = [[g.grads for g in seat.moving_groups()] for seat in seats]
+    vectors = [[g.grads for g in own] for own in moving]
     norms = iter(torch._foreach_norm([v for own in vectors for v in own]))
     most = max(map(len, vectors))
     none = losses.new_zeros((), dtype=vectors[0][0].dtype)
     columns = [[next(norms) for _ in own] + [none] * (most - len(own)) for own in vectors]
     found: Tensor = torch.linalg.vector_norm(
-        torch.stack([n for own in columns for n in own]).view(len(seats), most), dim=1
+        torch.stack([n for own in columns for n in own]).view(len(moving), most), dim=1
     )
     return found
 

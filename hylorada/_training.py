@@ -73,7 +73,8 @@ def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -
     return started
 
 
-def _parts(names: list[Name], size: int) -> list[list[Name]]:
+def _parts(names: list[Name], size: int | None) -> list[list[Name]]:
+    size = size or len(names)
     return [names[i : i + size] for i in range(0, len(names), size)]
 
 

@@ -36,7 +36,6 @@ CHECKPOINT = "checkpoint.safetensors"
 BLOCK_NLL = "test_block_nll.npy"
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
-_UNLIMITED = 1 << 30
 _WRITERS = 8  # threads that save seats
 
 
@@ -150,7 +149,7 @@ class Engine:
             if rate is None or (rates and rate < 1.03 * max(rates.values())):
                 break
             rates[seats] = rate
-        self.pack.max_seats = _UNLIMITED  # what ran out of memory here is not asked for again
+        self.pack.max_seats = None  # what ran out of memory here is not asked for again
         return max(rates, default=1)
 
     def _rate(self, seats: int, batch_size: int) -> float | None:
@@ -164,8 +163,8 @@ class Engine:
         began = time.perf_counter()
         for _ in range(_PROBE_STEPS):
             started = start_step(self.pack, probe, self._train_ids)
-        fits = not any(isinstance(o, DoesNotFit) for o in read_step(started).values())
-        return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits and self.pack.max_seats >= seats else None
+        fits = not any(isinstance(o, DoesNotFit) for o in read_step(started).values()) and self.pack.max_seats is None
+        return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
 
     def evaluate_base(self, split: str) -> dict[str, float]:
         """The figures of the base alone."""

@@ -20,13 +20,12 @@ from ._sheets import (
     comparisons_sheet,
     confirm_sheet,
     confirms,
-    records_of,
     rich_table,
     searched_sheet,
     trials_sheet,
     winning_sheet,
 )
-from ._store import Record, write_atomically
+from ._store import Record, records_of, write_atomically
 from ._study import Study
 
 _MANY = 40  # rows above which a table starts folded

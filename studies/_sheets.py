@@ -9,7 +9,7 @@ from rich.text import Text
 from ._plots import last, value_text
 from ._results import ArmResult, Results
 from ._statistics import Comparison
-from ._store import Record
+from ._store import Record, best_record, records_of
 from ._study import Study
 
 WORDS = {"arm", "comparison", "decision", "parameter", "reason", "searched", "searched over", "state", "trial"}
@@ -39,23 +39,11 @@ class Sheet:
         return [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
 
 
-def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Record]:
-    """Those of one stage and arm, by number."""
-    return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
-
-
 def best_trials(records: Mapping[str, Record], study: Study, confirmed: Sequence[ArmResult]) -> dict[str, Record]:
     """The trial behind each confirmed arm; of the other arms, the best so far."""
     best = {a.arm: records[a.trial] for a in confirmed if a.trial in records}
-    for arm in study.arms:
-        done = {r.name: x for r in records_of(records, "search", arm) if (x := _final_nll(r)) is not None}
-        if done and arm not in best:
-            best[arm] = records[min(done, key=lambda name: done[name])]
-    return best
-
-
-def _final_nll(record: Record) -> float | None:
-    return last(record, "eval/nll") if record.state == "complete" else None
+    found = {arm: best_record(records, arm) for arm in study.arms}
+    return {arm: record for arm, record in found.items() if record} | best
 
 
 def _ppl(value: float | None) -> str:

@@ -77,6 +77,17 @@ class Record:
         return self.reports[-1].metrics.get("eval/nll") if self.reports else None
 
 
+def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Record]:
+    """Those of one stage and arm, by number."""
+    return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
+
+
+def best_record(records: Mapping[str, Record], arm: str) -> Record | None:
+    """The arm's complete trial of lowest finite validation NLL."""
+    done = [r for r in records_of(records, "search", arm) if r.state == "complete" and _is_finite(r.nll)]
+    return min(done, key=lambda r: (r.nll, r.number)) if done else None
+
+
 class Store:
     """Opens or makes the folder of one study and keeps it consistent; one process at a time.
 
@@ -129,8 +140,7 @@ class Store:
 
     def of(self, stage: str, arm: str) -> list[Record]:
         """The records of one stage and arm, by number."""
-        found = [r for r in self.records.values() if (r.stage, r.arm) == (stage, arm)]
-        return sorted(found, key=lambda r: r.number)
+        return records_of(self.records, stage, arm)
 
     def propose(self, arm: str) -> Record:
         """Ask the arm's Optuna study for its next trial and write it down."""
@@ -203,8 +213,7 @@ class Store:
 
     def best(self, arm: str) -> Record | None:
         """The arm's complete trial of lowest finite validation NLL."""
-        done = [r for r in self.of("search", arm) if r.state == "complete" and _is_finite(r.nll)]
-        return min(done, key=lambda r: (r.nll, r.number)) if done else None
+        return best_record(self.records, arm)
 
     def _write_study(self, *, lost: bool) -> None:
         path = self.folder / "study.json"

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hylorada import Adapter, HyLoRADAConfig
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
 from hylorada._blocks import Blocks
 
 VOCABULARY = 50
@@ -86,6 +86,22 @@ def scramble() -> Callable[..., Adapter]:
         return adapter
 
     return apply
+
+
+@pytest.fixture(scope="session")
+def make_model(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    scramble: Callable[..., Adapter],
+) -> Callable[..., HyLoRADAModel]:
+    """A model in eval mode (fp64 by default) whose adapter is far from its start, with changes to its configuration."""
+
+    def make(family: Family = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
+        model = HyLoRADAModel(make_base(family, dtype), make_config(**changes)).eval()
+        scramble(model.adapter)
+        return model
+
+    return make
 
 
 @pytest.fixture(scope="session")

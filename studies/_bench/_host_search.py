@@ -1,14 +1,11 @@
 """The same search on our host: the search stage of a study as ``hylorada run`` does it. Run as a module."""
 
-import json
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from studies._environment import make_private, prepare_environment, short_folder
+from studies._bench._driver import serve
 
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
@@ -60,11 +57,4 @@ def _study(task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    prepare_environment()
-    place = short_folder()
-    try:
-        make_private(place)
-        given = json.loads(Path(sys.argv[1]).read_text())
-        Path(given["result"]).write_text(json.dumps(search(given, place)))
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    serve(search)

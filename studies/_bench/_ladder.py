@@ -88,7 +88,7 @@ class Ladder:
             return gpu_memory(lambda: self.loop(trials, landmarks), self._base_bytes)[1]
         except RuntimeError as error:
             if is_out_of_memory(error):
-                self.pack.max_seats = 1 << 30  # the next row asks for its own size
+                self.pack.max_seats = None  # the next row asks for its own size
                 return None
             raise
 

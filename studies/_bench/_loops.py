@@ -144,7 +144,7 @@ class PackLoop:
         self._read(before)
 
     def _read(self, started: list[Any]) -> None:
-        if self._pack.max_seats < len(self._seats):
+        if self._pack.max_seats is not None:
             raise torch.OutOfMemoryError(f"a pack of {len(self._seats)}")
         for trial, loss in read_step(started).items():
             self.series[trial].append(loss if isinstance(loss, float) else math.nan)

@@ -3,14 +3,11 @@
 It imports no torch itself, so that the driver starts as fast as it can; the file of its argument holds what to do.
 """
 
-import json
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from studies._environment import make_private, prepare_environment, short_folder
+from studies._bench._driver import serve
 
 
 def train(config: dict[str, Any]) -> dict[str, float]:
@@ -36,10 +33,12 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     import ray
     from ray import tune
 
+    from studies._tune import share
+
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     ray.init(address="local", _temp_dir=str(workspace), **options)
-    cpus = int(1e4 * ray.cluster_resources()["CPU"] / task["processes"]) / 1e4
-    asked = {"cpu": cpus, "gpu": int(1e4 / task["processes"]) / 1e4 if task["setting"]["device"] == "cuda" else 0}
+    cpus, gpus = ray.cluster_resources()["CPU"], int(task["setting"]["device"] == "cuda")
+    asked = {"cpu": share(cpus, task["processes"]), "gpu": share(gpus, task["processes"])}
     fixed = {k: task[k] for k in ("setting", "blocks", "steps")}
     threads = max(1, len(os.sched_getaffinity(0)) // task["processes"])
     tuner = tune.Tuner(
@@ -55,11 +54,4 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
 
 
 if __name__ == "__main__":
-    prepare_environment()
-    place = short_folder()
-    try:
-        make_private(place)
-        given = json.loads(Path(sys.argv[1]).read_text())
-        Path(given["result"]).write_text(json.dumps(search(given, place)))
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    serve(search)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
+from hylorada import HyLoRADAModel
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
 ARMS: dict[str, dict[str, Any]] = {
@@ -20,23 +19,7 @@ NEW = 9
 PAD = 0
 LENGTHS = (6, 3, 1, 4)
 
-Trained = Callable[..., HyLoRADAModel]
-
-
-@pytest.fixture
-def trained(
-    make_base: Callable[..., PreTrainedModel],
-    make_config: Callable[..., HyLoRADAConfig],
-    scramble: Callable[..., Adapter],
-) -> Trained:
-    """A model whose adapter depends strongly on position."""
-
-    def make(family: str, dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
-        model = HyLoRADAModel(make_base(family, dtype), make_config(**changes)).eval()
-        scramble(model.adapter)
-        return model
-
-    return make
+MakeModel = Callable[..., HyLoRADAModel]
 
 
 def _prompts() -> list[torch.Tensor]:
@@ -65,16 +48,16 @@ def _by_hand(model: HyLoRADAModel, ids: torch.Tensor, steps: int = NEW) -> torch
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_generation_equals_whole_forwards(trained: Trained, family: str, arm: str, use_cache: bool) -> None:
-    model = trained(family, **ARMS[arm])
+def test_greedy_generation_equals_whole_forwards(make_model: MakeModel, family: str, arm: str, use_cache: bool) -> None:
+    model = make_model(family, **ARMS[arm])
     for prompt in _prompts():
         found = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options(use_cache=use_cache))
         assert found.tolist() == _by_hand(model, prompt).tolist()
 
 
-def test_the_adapter_decides_what_is_generated(trained: Trained) -> None:
+def test_the_adapter_decides_what_is_generated(make_model: MakeModel) -> None:
     """Without this the equalities above could hold for a `generate` that ignores the adapter."""
-    model, prompt = trained("gpt2"), _prompts()[0]
+    model, prompt = make_model("gpt2"), _prompts()[0]
     adapted = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
     with model.disable_adapter():
         off = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
@@ -87,9 +70,9 @@ def test_the_adapter_decides_what_is_generated(trained: Trained) -> None:
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_of_a_left_padded_batch_generate_as_alone(
-    trained: Trained, family: str, arm: str, use_cache: bool
+    make_model: MakeModel, family: str, arm: str, use_cache: bool
 ) -> None:
-    model, prompts = trained(family, **ARMS[arm]), _prompts()
+    model, prompts = make_model(family, **ARMS[arm]), _prompts()
     ids, mask = _left_padded(prompts)
     found = model.generate(ids, attention_mask=mask, **_options(use_cache=use_cache))
     for row, prompt in zip(found, prompts, strict=True):
@@ -97,8 +80,8 @@ def test_rows_of_a_left_padded_batch_generate_as_alone(
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_beams_and_samples_with_and_without_the_cache_agree(trained: Trained, num_beams: int) -> None:
-    model = trained("gpt2", **ARMS["learnable"])
+def test_beams_and_samples_with_and_without_the_cache_agree(make_model: MakeModel, num_beams: int) -> None:
+    model = make_model("gpt2", **ARMS["learnable"])
     ids, mask = _left_padded(_prompts())
     outputs = []
     for use_cache in (True, False):
@@ -112,8 +95,8 @@ def test_beams_and_samples_with_and_without_the_cache_agree(trained: Trained, nu
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pads_change_no_logit_of_a_real_token(trained: Trained, family: str, arm: str, side: str) -> None:
-    model = trained(family, torch.float32, **ARMS[arm])
+def test_pads_change_no_logit_of_a_real_token(make_model: MakeModel, family: str, arm: str, side: str) -> None:
+    model = make_model(family, torch.float32, **ARMS[arm])
     long, short = torch.arange(1, 10)[None], torch.arange(20, 25)[None]
     pad = (4, 0) if side == "left" else (0, 4)
     ids = torch.cat([long, torch.nn.functional.pad(short, pad, value=PAD)])
@@ -125,9 +108,9 @@ def test_pads_change_no_logit_of_a_real_token(trained: Trained, family: str, arm
 
 @pytest.mark.parametrize("cut", [1, 5, 11])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forward_in_two_pieces_equals_one(trained: Trained, family: str, cut: int) -> None:
+def test_forward_in_two_pieces_equals_one(make_model: MakeModel, family: str, cut: int) -> None:
     """Positions go on from the length of the cache."""
-    model = trained(family, **ARMS["learnable"])
+    model = make_model(family, **ARMS["learnable"])
     ids = torch.randint(1, 50, (2, 12), generator=torch.Generator().manual_seed(0))
     whole = model(ids).logits
     first = model(ids[:, :cut], use_cache=True)
@@ -142,8 +125,8 @@ def test_forward_in_two_pieces_equals_one(trained: Trained, family: str, cut: in
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_given_position_ids_are_those_of_base_and_adapter(trained: Trained, family: str) -> None:
-    model = trained(family, **ARMS["fixed"])
+def test_given_position_ids_are_those_of_base_and_adapter(make_model: MakeModel, family: str) -> None:
+    model = make_model(family, **ARMS["fixed"])
     ids = torch.randint(1, 50, (2, 8), generator=torch.Generator().manual_seed(0))
     counted = torch.arange(8)[None]
     assert torch.equal(model(ids, position_ids=counted).logits, model(ids).logits)
@@ -155,16 +138,16 @@ def test_given_position_ids_are_those_of_base_and_adapter(trained: Trained, fami
     assert (logits[0] - model(ids[:1]).logits).abs().max() > 1e-3
 
 
-def test_no_cache_is_kept_unless_asked_for(trained: Trained) -> None:
-    model, ids = trained("llama"), _prompts()[0]
+def test_no_cache_is_kept_unless_asked_for(make_model: MakeModel) -> None:
+    model, ids = make_model("llama"), _prompts()[0]
     model.base.config.use_cache = False
     names = {"cache", "past_key_values"}
     assert not names & {k for k, v in model(ids).items() if v is not None}
     assert names & {k for k, v in model(ids, use_cache=True).items() if v is not None}
 
 
-def test_generate_leaves_the_base_as_it_was_also_after_an_error(trained: Trained) -> None:
-    model, prompt = trained("llama"), _prompts()[0]
+def test_generate_leaves_the_base_as_it_was_also_after_an_error(make_model: MakeModel) -> None:
+    model, prompt = make_model("llama"), _prompts()[0]
     plain = model.base(prompt).logits
     hooks = len(model.base._forward_pre_hooks), len(model.base._forward_hooks)
     with pytest.raises(IndexError, match="out of range"):

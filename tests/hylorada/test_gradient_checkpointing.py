@@ -9,9 +9,8 @@ import peft
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
+from hylorada import HyLoRADAModel
 from hylorada._architectures import architecture_of
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
@@ -25,17 +24,8 @@ Trained = Callable[..., HyLoRADAModel]
 
 
 @pytest.fixture
-def trained(
-    make_base: Callable[..., PreTrainedModel],
-    make_config: Callable[..., HyLoRADAConfig],
-    scramble: Callable[..., Adapter],
-) -> Trained:
-    def make(family: str = "llama", **changes: Any) -> HyLoRADAModel:
-        model = HyLoRADAModel(make_base(family, torch.float64), make_config(**changes)).train()
-        scramble(model.adapter)
-        return model
-
-    return make
+def trained(make_model: Trained) -> Trained:
+    return lambda *args, **changes: make_model(*args, **changes).train()
 
 
 def _ids() -> Tensor:

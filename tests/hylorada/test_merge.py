@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError
+from hylorada import HyLoRADAModel, InputError
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
 TARGETS = {"llama": ("q_proj", "o_proj", "down_proj"), "gpt2": ("c_attn", "c_proj"), "gpt_neox": ("query_key_value",)}
@@ -21,16 +21,9 @@ Trained = Callable[..., HyLoRADAModel]
 
 
 @pytest.fixture
-def trained(
-    make_base: Callable[..., PreTrainedModel],
-    make_config: Callable[..., HyLoRADAConfig],
-    scramble: Callable[..., Adapter],
-) -> Trained:
+def trained(make_model: Trained) -> Trained:
     def make(family: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
-        config = make_config(**{"position_bias": False, "target_modules": TARGETS[family], **changes})
-        model = HyLoRADAModel(make_base(family, dtype), config).eval()
-        scramble(model.adapter)
-        return model
+        return make_model(family, dtype, **{"position_bias": False, "target_modules": TARGETS[family], **changes})
 
     return make
 
