@@ -8,7 +8,14 @@ from ._checkpoint import load_seat, save_seat
 from ._config import HyLoRADAConfig, TrainingConfig, field_problems
 from ._errors import InputError, nearest
 from ._evaluation import Evaluation
-from ._landmarks import LearnableBucketLandmark, PositionAdaptiveLandmark, count_landmark_params
+from ._landmarks import (
+    AttentionIntegratedLandmark,
+    LandmarkLoRA,
+    LearnableBucketLandmark,
+    PerLayerLandmark,
+    PositionAdaptiveLandmark,
+    count_landmark_params,
+)
 from ._lora import PositionBias
 from ._model import HyLoRADAModel
 from ._pack import Pack
@@ -21,6 +28,7 @@ from ._training import DoesNotFit, evaluate, read_step, start_step, train_step
 __all__ = [
     "SPLITS",
     "Adapter",
+    "AttentionIntegratedLandmark",
     "BaseInfo",
     "BatchOrder",
     "Blocks",
@@ -30,8 +38,10 @@ __all__ = [
     "HyLoRADAConfig",
     "HyLoRADAModel",
     "InputError",
+    "LandmarkLoRA",
     "LearnableBucketLandmark",
     "Pack",
+    "PerLayerLandmark",
     "PositionAdaptiveLandmark",
     "PositionBias",
     "Seat",

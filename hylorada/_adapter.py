@@ -13,8 +13,8 @@ from ._buckets import boundary_penalty
 from ._config import HyLoRADAConfig, TrainingConfig
 from ._devices import column
 from ._errors import InputError
-from ._landmarks import LearnableBucketLandmark, build_landmark
-from ._lora import LoRA, PositionBias
+from ._landmarks import LearnableBucketLandmark, PositionLandmark, build_landmark
+from ._lora import LoRA, PositionBias, initial_magnitude
 from ._seeding import derive_seed, stream
 
 
@@ -26,7 +26,7 @@ class Adapter(nn.Module):
     from the same LoRA factors (common random numbers).
 
     Args:
-        base: the frozen model; only its shapes are read.
+        base: the frozen model; it is only read.
         config: ``max_positions`` must be set.
         seed: of the initial values and of dropout.
     """
@@ -48,6 +48,12 @@ class Adapter(nn.Module):
                 for path, t in self.targets.items()
             }
         )
+        self.magnitudes = nn.ParameterDict(
+            {
+                path.replace(".", "/"): initial_magnitude(base.get_submodule(path), dtype)
+                for path in (self.targets if config.use_dora else ())
+            }
+        )
         self.position_bias = (
             PositionBias(
                 base.config.num_hidden_layers,
@@ -58,13 +64,7 @@ class Adapter(nn.Module):
             if config.position_bias
             else None
         )
-        self.landmark = build_landmark(
-            config,
-            hidden_size=base.config.hidden_size,
-            max_positions=config.max_positions,
-            seed=derive_seed(seed, "landmark"),
-            dtype=dtype,
-        )
+        self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
         self.to(base.device)
         self._vector: Tensor | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
@@ -76,6 +76,10 @@ class Adapter(nn.Module):
         module = self.lora[path.replace(".", "/")]
         assert isinstance(module, LoRA)
         return module
+
+    def magnitude_at(self, path: str) -> Tensor | None:
+        """DoRA's magnitude [d_out] of the base's module at ``path``; None where there is none."""
+        return self.magnitudes[path.replace(".", "/")] if self.config.use_dora and path in self.targets else None
 
     def flatten(self) -> tuple[Tensor, Tensor]:
         """Move all parameters into one vector, in the order of the optimizer's groups; their gradients into another.
@@ -121,9 +125,11 @@ class Adapter(nn.Module):
     def applied(self) -> dict[str, Any]:
         """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""
         shown: dict[str, Any] = {"r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))}
+        shown["use_dora"] = len(self.magnitudes) > 0
         if self.landmark is not None:
+            shown |= {"num_landmarks": self.landmark.num_landmarks}
+        if isinstance(self.landmark, PositionLandmark):
             shown |= {
-                "num_landmarks": self.landmark.landmarks.shape[0],
                 "num_buckets": self.landmark.position_gates.shape[0],
                 "max_positions": self.landmark.max_positions,
                 "landmark_bucketing": "fixed",

@@ -19,18 +19,41 @@ class Architecture:
         layers: the list of decoder layers.
         final_norm: the norm after the last layer.
         attention_projections: suffixes of the linear modules that LoRA adapts by default.
+        attention: of a decoder layer, the module that calls transformers' attention interface.
+        mlp_output: of a decoder layer, the linear module whose output is the MLP's.
     """
 
     body: str
     layers: str
     final_norm: str
     attention_projections: tuple[str, ...]
+    attention: str
+    mlp_output: str
 
 
-_GPT2 = Architecture("transformer", "transformer.h", "transformer.ln_f", ("c_attn", "attn.c_proj"))
-_LLAMA = Architecture("model", "model.layers", "model.norm", ("q_proj", "k_proj", "v_proj", "o_proj"))
+_GPT2 = Architecture(
+    body="transformer",
+    layers="transformer.h",
+    final_norm="transformer.ln_f",
+    attention_projections=("c_attn", "attn.c_proj"),
+    attention="attn",
+    mlp_output="mlp.c_proj",
+)
+_LLAMA = Architecture(
+    body="model",
+    layers="model.layers",
+    final_norm="model.norm",
+    attention_projections=("q_proj", "k_proj", "v_proj", "o_proj"),
+    attention="self_attn",
+    mlp_output="mlp.down_proj",
+)
 _GPT_NEOX = Architecture(
-    "gpt_neox", "gpt_neox.layers", "gpt_neox.final_layer_norm", ("query_key_value", "attention.dense")
+    body="gpt_neox",
+    layers="gpt_neox.layers",
+    final_norm="gpt_neox.final_layer_norm",
+    attention_projections=("query_key_value", "attention.dense"),
+    attention="attention",
+    mlp_output="mlp.dense_4h_to_h",
 )
 
 ARCHITECTURES = {

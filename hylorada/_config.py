@@ -12,7 +12,7 @@ from ._errors import InputError, nearest
 BoundaryInit = Literal["uniform", "log", "random", "fixed"]
 BucketSpacing = Literal["log", "linear"]
 LandmarkBucketing = Literal["fixed", "learnable"]
-LandmarkDesign = Literal["position_adaptive"]
+LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
 SchedulerType = Literal["cosine", "linear", "constant"]
 
 _NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
@@ -83,19 +83,27 @@ class _Config:
 
 @dataclass(frozen=True, kw_only=True)
 class HyLoRADAConfig(_Config):
-    """One adapter: rsLoRA on the attention projections, position bias, and landmarks gated by position buckets.
+    """One adapter: rsLoRA on the attention projections, position bias, and landmarks.
 
     Attributes:
         r: rank of the LoRA update.
         lora_alpha: LoRA's numerator; the update is scaled by alpha/sqrt(r) (rsLoRA) or alpha/r.
         use_rslora: scale by alpha/sqrt(r) (Kalajdzievski 2023) instead of alpha/r (Hu et al. 2021).
+        use_dora: give every output feature of an adapted module a trained magnitude (DoRA, Liu et al. 2024).
         lora_dropout: dropout on the input of the LoRA branch.
         target_modules: suffixes of the adapted linear modules; None takes the base's attention projections.
         position_bias: scale each layer's update by position (see :class:`PositionBias`).
         position_bias_buckets: log buckets of the position bias.
         landmarks: whether the adapter has landmarks at all.
-        landmark_design: where and how landmarks enter.
+        landmark_design: where landmarks enter and what their gates look at: ``position_adaptive``, at the final norm,
+            by position bucket and content; ``global``, at the final norm, by the mean of all tokens so far;
+            ``per_layer``, at every layer's MLP, by the maximum so far; ``attention``, as extra keys and values of every
+            layer. Buckets and boundaries belong to the first alone.
         num_landmarks: L; 0 is the same as ``landmarks=False``.
+        share_landmarks: of ``per_layer``, one bank of landmarks for all layers; each keeps its own gate and scale.
+        replication_noncausal_pooling: of ``global`` and ``per_layer``, pool over the whole block, future tokens
+            included, as the published code did. Such a model sees what it is to predict; only to repeat published
+            figures.
         landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``.
         num_buckets: B.
         bucket_spacing: spacing of fixed buckets.
@@ -116,6 +124,7 @@ class HyLoRADAConfig(_Config):
     r: int = 8
     lora_alpha: float = 16.0
     use_rslora: bool = True
+    use_dora: bool = False
     lora_dropout: float = 0.0
     target_modules: tuple[str, ...] | None = None
     position_bias: bool = True
@@ -123,6 +132,8 @@ class HyLoRADAConfig(_Config):
     landmarks: bool = True
     landmark_design: LandmarkDesign = "position_adaptive"
     num_landmarks: int = 8
+    share_landmarks: bool = False
+    replication_noncausal_pooling: bool = False
     landmark_bucketing: LandmarkBucketing = "fixed"
     num_buckets: int = 32
     bucket_spacing: BucketSpacing = "log"
@@ -137,10 +148,19 @@ class HyLoRADAConfig(_Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = []
-        if self.max_positions is not None and self.has_landmarks and self.num_buckets > self.max_positions:
+        if self.max_positions is not None and self.has_buckets and self.num_buckets > self.max_positions:
             problems.append(
                 f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} positions; "
                 "use at most one bucket a position"
+            )
+        design = self.landmark_design
+        if self.landmark_bucketing == "learnable" and design != "position_adaptive":
+            problems.append(f"landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got {design!r}")
+        if self.share_landmarks and design != "per_layer":
+            problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
+        if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
+            problems.append(
+                f"replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got {design!r}"
             )
         if self.boundary_warmup > 0 and self.boundary_init != "fixed":
             problems.append(
@@ -156,8 +176,12 @@ class HyLoRADAConfig(_Config):
         return self.landmarks and self.num_landmarks > 0
 
     @property
+    def has_buckets(self) -> bool:
+        return self.has_landmarks and self.landmark_design == "position_adaptive"
+
+    @property
     def learns_boundaries(self) -> bool:
-        return self.has_landmarks and self.landmark_bucketing == "learnable"
+        return self.has_buckets and self.landmark_bucketing == "learnable"
 
     @property
     def scaling(self) -> float:

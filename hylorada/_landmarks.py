@@ -1,26 +1,216 @@
-"""Landmarks: L trained vectors that are mixed into the hidden states, gated by position bucket and content."""
+"""Landmarks: L trained vectors that are mixed into the hidden states, h' = h + scale * context, by design.
+
+Of every design the landmarks (for ``attention``, the values) start at zero, so that an untrained adapter changes
+nothing, and the gates as small random numbers that break the symmetry between landmarks.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PretrainedConfig
 
-from ._buckets import Positions, fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
+from ._buckets import fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
 from ._config import BoundaryInit, BucketSpacing, HyLoRADAConfig
-from ._devices import column, to_device
+from ._pooling import Tokens
 from ._seeding import stream
 
 _GATE_STD = 0.02
 
 
-class PositionLandmark(nn.Module, ABC):
+def _gates(*shape: int, seed: int, name: str, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape, generator=stream(seed, name), dtype=dtype) * _GATE_STD)
+
+
+class Landmark(nn.Module, ABC):
+    """Any design."""
+
+    @property
+    @abstractmethod
+    def num_landmarks(self) -> int:
+        """L"""
+
+
+class NormLandmark(Landmark):
+    """A design that enters after the final norm.
+
+    Attributes:
+        landmarks: [L, d].
+        content_gate: [L, d].
+        scale: a number.
+    """
+
+    def __init__(self, hidden_size: int, num_landmarks: int, *, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.landmarks = nn.Parameter(torch.zeros(num_landmarks, hidden_size, dtype=dtype))
+        self.content_gate = _gates(num_landmarks, hidden_size, seed=seed, name="content_gate", dtype=dtype)
+        self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+
+    @property
+    def num_landmarks(self) -> int:
+        return len(self.landmarks)
+
+    def _mix(self, hidden: Tensor, logits: Tensor) -> Tensor:
+        context = torch.softmax(logits, dim=-1) @ (self.scale * self.landmarks)
+        return hidden + context.to(hidden.dtype)
+
+    def _content(self, pooled: Tensor) -> Tensor:
+        return pooled.to(self.content_gate.dtype) @ self.content_gate.T
+
+
+class LandmarkLoRA(NormLandmark):
+    """h' = h + scale * softmax(content_gate(mean of h so far)) @ landmarks: one gate for all that was read.
+
+    The first, "global" landmarks. The published code took the mean over the whole block, future tokens included
+    (``noncausal``).
+
+    Args:
+        hidden_size: d.
+        num_landmarks: L.
+        noncausal: take the mean over the whole block; only to repeat published figures.
+        seed: of the initial gates.
+        dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_landmarks: int = 8,
+        noncausal: bool = False,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(hidden_size, num_landmarks, seed=seed, dtype=dtype)
+        self.noncausal = noncausal
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Add the gated landmarks.
+
+        Args:
+            hidden: [b, T, d], of any floating dtype.
+            mask: [b, T], 0 at pads.
+
+        Returns:
+            [b, T, d] in the dtype of ``hidden``.
+        """
+        mean = Tokens(mask).running_mean(hidden)
+        return self._mix(hidden, self._content(mean[:, -1:] if self.noncausal else mean))
+
+
+class PerLayerLandmark(Landmark):
+    """m' = m + scale * softmax(gate(maximum of m so far)) @ landmarks at the MLP output m of each layer.
+
+    Args:
+        num_layers: layers of the base; each has its own gate and scale.
+        hidden_size: d.
+        num_landmarks: L.
+        share_landmarks: one bank of landmarks for all layers.
+        noncausal: take the maximum over the whole block, future tokens included; only to repeat published figures.
+        seed: of the initial gates.
+        dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        num_landmarks: int = 8,
+        share_landmarks: bool = False,
+        noncausal: bool = False,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.noncausal = noncausal
+        banks = 1 if share_landmarks else num_layers
+        self.landmarks = nn.Parameter(torch.zeros(banks, num_landmarks, hidden_size, dtype=dtype))
+        self.gates = _gates(num_layers, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype)
+        self.scale = nn.Parameter(torch.ones(num_layers, dtype=dtype))
+
+    @property
+    def num_landmarks(self) -> int:
+        return self.gates.shape[1]
+
+    def forward(self, output: Tensor, layer: int, mask: Tensor | None = None) -> Tensor:
+        """Add the gated landmarks of one layer.
+
+        Args:
+            output: [b, T, d] of the layer's MLP, of any floating dtype.
+            layer: its number.
+            mask: [b, T], 0 at pads.
+
+        Returns:
+            [b, T, d] in the dtype of ``output``.
+        """
+        largest = Tokens(mask).running_maximum(output)
+        pooled = largest[:, -1:] if self.noncausal else largest
+        weights = torch.softmax(pooled.to(self.gates.dtype) @ self.gates[layer].T, dim=-1)
+        bank = self.landmarks[layer if len(self.landmarks) > 1 else 0]
+        return output + (self.scale[layer] * (weights @ bank)).to(output.dtype)
+
+
+class AttentionIntegratedLandmark(Landmark):
+    """L trained keys and values for each key/value head of every layer, with an attention of their own.
+
+    A head's output is o' = o + scale * softmax(q K^T / sqrt(head_dim)) V over its landmarks; the base's attention to
+    the text stays whole, as in the zero-initialised attention of LLaMA-Adapter (Zhang et al. 2023). Queries are taken
+    as the base's attention gets them (rotated, where the base rotates them).
+
+    Args:
+        num_layers: layers of the base.
+        num_heads: key/value heads.
+        head_dim: their size.
+        num_landmarks: L.
+        seed: of the initial keys.
+        dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        num_landmarks: int = 8,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        shape = (num_layers, num_heads, num_landmarks, head_dim)
+        self.keys = _gates(*shape, seed=seed, name="keys", dtype=dtype)
+        self.values = nn.Parameter(torch.zeros(shape, dtype=dtype))
+        self.scale = nn.Parameter(torch.ones(num_layers, dtype=dtype))
+
+    @property
+    def num_landmarks(self) -> int:
+        return self.keys.shape[2]
+
+    def forward(self, query: Tensor, layer: int, scaling: float | None = None) -> Tensor:
+        """What is added to the attention's output.
+
+        Args:
+            query: [b, query heads, T, head_dim], of any floating dtype.
+            layer: its number.
+            scaling: of the logits; 1 / sqrt(head_dim) by default.
+
+        Returns:
+            [b, query heads, T, head_dim] in the dtype of ``query``.
+        """
+        groups = query.shape[1] // self.keys.shape[1]
+        keys, values = (x[layer].repeat_interleave(groups, dim=0) for x in (self.keys, self.values))
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        weights = torch.softmax(scaling * (query.to(keys.dtype) @ keys.mT), dim=-1)
+        return (self.scale[layer] * (weights @ values)).to(query.dtype)
+
+
+class PositionLandmark(NormLandmark):
     """h' = h + scale * softmax(W_bucket(p) @ position_gates + content_gate(h)) @ landmarks, position by position.
 
-    Each position is computed from itself alone, so the design is causal. Landmarks start at zero: an untrained adapter
-    changes nothing. Gates start as small random numbers that break the symmetry between landmarks.
+    Each position is computed from itself alone, so the design is causal.
 
     Args:
         hidden_size: d.
@@ -41,17 +231,10 @@ class PositionLandmark(nn.Module, ABC):
         seed: int,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__()
+        super().__init__(hidden_size, num_landmarks, seed=seed, dtype=dtype)
         self.num_buckets = num_buckets
         self.max_positions = max_positions
-
-        def gates(name: str, *shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(*shape, generator=stream(seed, name), dtype=dtype) * _GATE_STD)
-
-        self.landmarks = nn.Parameter(torch.zeros(num_landmarks, hidden_size, dtype=dtype))
-        self.position_gates = gates("position_gates", num_buckets, num_landmarks)
-        self.content_gate = gates("content_gate", num_landmarks, hidden_size)
-        self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+        self.position_gates = _gates(num_buckets, num_landmarks, seed=seed, name="position_gates", dtype=dtype)
 
     @abstractmethod
     def bucket_weights(self, positions: Tensor) -> Tensor:
@@ -67,7 +250,7 @@ class PositionLandmark(nn.Module, ABC):
         Returns:
             [b, T, d] in the dtype of ``hidden``.
         """
-        return mix_landmarks([self], hidden, Positions(positions, 1))
+        return self._mix(hidden, self._content(hidden) + self.bucket_weights(positions) @ self.position_gates)
 
 
 class PositionAdaptiveLandmark(PositionLandmark):
@@ -141,104 +324,27 @@ class LearnableBucketLandmark(PositionLandmark):
         return self.boundaries.sort().values * self.max_positions
 
 
-def mix_landmarks(modules: Sequence[PositionLandmark | None], hidden: Tensor, positions: Positions) -> Tensor:
-    """Add to each seat's rows its own landmarks, all seats in one go.
-
-    Seats of unequal L and B are padded: a padded landmark has weight 0 and a padded bucket no position, so each seat's
-    numbers are those of its own shape. A seat without landmarks gets landmarks of zeros.
-
-    Args:
-        modules: of the K seats.
-        hidden: [K * b, T, d], of any floating dtype.
-        positions: of the pass.
-
-    Returns:
-        [K * b, T, d] in the dtype of ``hidden``.
-    """
-    present = [m for m in modules if m is not None]
-    landmarks, buckets = max(len(m.landmarks) for m in present), max(m.num_buckets for m in present)
-    empty = present[0].landmarks.new_zeros(landmarks, hidden.shape[-1])
-    no_gates = empty.new_zeros(buckets, landmarks)
-
-    def stacked(name: str, rows: int) -> Tensor:
-        full = [getattr(m, name) if m is not None else None for m in modules]
-        return torch.stack([empty if x is None else F.pad(x, (0, 0, 0, rows - len(x))) for x in full])
-
-    gates = torch.stack([no_gates if m is None else _padded_gates(m, buckets, landmarks) for m in modules])
-    scale = torch.stack([empty[0, 0] if m is None else m.scale for m in modules])
-    content = stacked("content_gate", landmarks).to(hidden.dtype)  # [K, L, d]
-    vectors = (scale[:, None, None] * stacked("landmarks", landmarks)).to(hidden.dtype)  # [K, L, d]
-    position_logits = _bucket_weights(modules, buckets, positions, empty) @ gates[:, None]  # [K, 1 or b, T, L]
-    if any(len(m.landmarks) < landmarks for m in present):
-        counts = tuple(landmarks if m is None else len(m.landmarks) for m in modules)
-        position_logits = position_logits + _padding(counts, empty.dtype, empty.device)[:, None, None]
-    h = hidden.view(len(modules), -1, hidden.shape[-1])  # [K, b * T, d]
-    content_logits = torch.bmm(h, content.mT).to(gates.dtype)
-    logits = content_logits.view(len(modules), -1, hidden.shape[1], landmarks) + position_logits  # [K, b, T, L]
-    weights = torch.softmax(logits, dim=-1).to(hidden.dtype)
-    return torch.baddbmm(h, weights.view(*h.shape[:2], landmarks), vectors).view(hidden.shape)
-
-
-def _padded_gates(module: PositionLandmark, buckets: int, landmarks: int) -> Tensor:
-    gates = module.position_gates
-    return F.pad(gates, (0, landmarks - gates.shape[1], 0, buckets - gates.shape[0]))
-
-
-@lru_cache(64)
-def _padding(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[K, max L]: 0 for a seat's own landmarks, -inf for padding."""
-    own = torch.arange(max(counts), device=device) < to_device(counts, device)[:, None]
-    return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
-
-
-def _bucket_weights(
-    modules: Sequence[PositionLandmark | None], buckets: int, positions: Positions, like: Tensor
-) -> Tensor:
-    """Weights [K, 1 or b, T, B] of every seat; zeros for a seat without landmarks."""
-    soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, LearnableBucketLandmark)]
-    weights: dict[int, Tensor] = {}
-    if soft:
-        boundaries = torch.stack([F.pad(m.boundaries, (0, buckets - m.num_buckets), value=torch.inf) for _, m in soft])
-        constants = tuple((m.temperature, float(m.max_positions)) for _, m in soft)
-        temperature, lengths = column(constants, like.dtype, like.device)
-        at = torch.stack([positions.of(k) for k, _ in soft])
-        found = soft_bucket_weights(at, boundaries, temperature, lengths)
-        weights |= dict(zip((k for k, _ in soft), found.unbind(), strict=True))
-    for k, module in enumerate(modules):
-        if isinstance(module, PositionAdaptiveLandmark):
-            index = positions.hard(k, module.edges, module.edges_key)
-            weights[k] = F.one_hot(index, buckets).to(like.dtype)
-        elif module is None:
-            weights[k] = like.new_zeros(*positions.of(k).shape, buckets)
-    return torch.stack([weights[k] for k in range(len(modules))])
-
-
-def build_landmark(
-    config: HyLoRADAConfig, *, hidden_size: int, max_positions: int, seed: int, dtype: torch.dtype
-) -> PositionLandmark | None:
-    """The landmark module that a configuration asks for; None if it has none."""
+def build_landmark(config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int, dtype: torch.dtype) -> Landmark | None:
+    """The landmark module that a configuration asks for on a base; None if it has none."""
     if not config.has_landmarks:
         return None
-    if config.landmark_bucketing == "fixed":
-        return PositionAdaptiveLandmark(
-            hidden_size=hidden_size,
-            num_landmarks=config.num_landmarks,
-            num_buckets=config.num_buckets,
-            max_positions=max_positions,
-            bucket_spacing=config.bucket_spacing,
-            seed=seed,
-            dtype=dtype,
+    shared: dict[str, Any] = {"num_landmarks": config.num_landmarks, "seed": seed, "dtype": dtype}
+    if config.landmark_design == "attention":
+        heads = getattr(base, "num_key_value_heads", None) or base.num_attention_heads
+        size = getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads
+        return AttentionIntegratedLandmark(num_layers=base.num_hidden_layers, num_heads=heads, head_dim=size, **shared)
+    shared["hidden_size"] = base.hidden_size
+    noncausal = config.replication_noncausal_pooling
+    if config.landmark_design == "global":
+        return LandmarkLoRA(noncausal=noncausal, **shared)
+    if config.landmark_design == "per_layer":
+        return PerLayerLandmark(
+            num_layers=base.num_hidden_layers, share_landmarks=config.share_landmarks, noncausal=noncausal, **shared
         )
-    return LearnableBucketLandmark(
-        hidden_size=hidden_size,
-        num_landmarks=config.num_landmarks,
-        num_buckets=config.num_buckets,
-        max_positions=max_positions,
-        temperature=config.temperature,
-        boundary_init=config.boundary_init,
-        seed=seed,
-        dtype=dtype,
-    )
+    shared |= {"num_buckets": config.num_buckets, "max_positions": config.max_positions}
+    if config.landmark_bucketing == "fixed":
+        return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
+    return LearnableBucketLandmark(temperature=config.temperature, boundary_init=config.boundary_init, **shared)
 
 
 def count_landmark_params(module: nn.Module) -> int:
@@ -248,5 +354,5 @@ def count_landmark_params(module: nn.Module) -> int:
         >>> count_landmark_params(PositionAdaptiveLandmark(hidden_size=768, max_positions=512))
         12545
     """
-    landmarks = [m for m in module.modules() if isinstance(m, PositionLandmark)]
+    landmarks = [m for m in module.modules() if isinstance(m, Landmark)]
     return sum(p.numel() for m in landmarks for p in m.parameters())

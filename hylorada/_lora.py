@@ -1,10 +1,11 @@
-"""The low-rank update of one linear module and its scaling by position."""
+"""The low-rank update of one linear module, its magnitude (DoRA) and its scaling by position."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.pytorch_utils import Conv1D
 
 from ._buckets import Positions, fixed_edges
 from ._seeding import stream
@@ -29,6 +30,41 @@ class LoRA(nn.Module):
         nn.init.orthogonal_(start, generator=stream(seed, "lora_A"))
         self.lora_A = nn.Parameter(start)  # [r, d_in], PEFT's orientation
         self.lora_B = nn.Parameter(torch.zeros(out_features, r, dtype=dtype))  # [d_out, r]
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """The weight of a linear module as [d_out, d_in]; GPT-2's Conv1D stores it transposed."""
+    weight = module.get_parameter("weight").detach()
+    return weight.T if isinstance(module, Conv1D) else weight
+
+
+def initial_magnitude(module: nn.Module, dtype: torch.dtype) -> Tensor:
+    """DoRA's start: the norm [d_out] of each row of the frozen weight."""
+    norms: Tensor = torch.linalg.vector_norm(weight_of(module).to(dtype), dim=1)
+    return norms
+
+
+@torch.no_grad()
+def updated_norms(weight: Tensor, lora_A: Tensor, lora_B: Tensor, scaling: Tensor) -> Tensor:  # noqa: N803
+    """Norm of each row of W + s B A, without ever building it for S adapters.
+
+    ||w + s ba||^2 = ||w||^2 + 2 s <w, ba> + s^2 ||ba||^2, where <w, ba> = b (A w) and ||ba||^2 = b (A A^T) b. No
+    gradient flows through it (Liu et al. 2024, section 4.3).
+
+    Args:
+        weight: W [d_out, d_in] in the dtype of the factors.
+        lora_A: [S, r, d_in].
+        lora_B: [S, d_out, r].
+        scaling: [S].
+
+    Returns:
+        [S, d_out].
+    """
+    s = scaling[:, None]
+    cross = (lora_B * (weight @ lora_A.mT)).sum(-1)
+    squares = (lora_B @ (lora_A @ lora_A.mT) * lora_B).sum(-1)
+    found = weight.square().sum(1) + 2 * s * cross + s.square() * squares
+    return found.clamp_min(torch.finfo(found.dtype).tiny).sqrt()
 
 
 class PositionBias(nn.Module):

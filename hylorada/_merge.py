@@ -7,11 +7,14 @@ from transformers.pytorch_utils import Conv1D
 
 from ._adapter import Adapter
 from ._errors import InputError
+from ._lora import weight_of
 
 
 @torch.no_grad()
 def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
     """W + scaling * B @ A of every adapted module, by its path; summed in the adapter's dtype, then in the base's.
+
+    With DoRA each row of the sum is brought to its trained magnitude.
 
     Raises:
         InputError: the adapter has a position bias or non-finite numbers.
@@ -25,11 +28,13 @@ def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]
     for path in adapter.targets:
         lora, module = adapter.lora_at(path), base.get_submodule(path)
         assert lora is not None
-        weight = module.get_parameter("weight")
         delta = adapter.config.scaling * (lora.lora_B @ lora.lora_A)  # [d_out, d_in]
-        if isinstance(module, Conv1D):  # stores its weight transposed
-            delta = delta.T
-        folded[path] = (weight.to(delta.dtype) + delta).to(weight.dtype)
+        merged = weight_of(module).to(delta.dtype) + delta
+        magnitude = adapter.magnitude_at(path)
+        if magnitude is not None:
+            merged *= (magnitude / torch.linalg.vector_norm(merged, dim=1))[:, None]
+        weight = module.get_parameter("weight")
+        folded[path] = (merged.T if isinstance(module, Conv1D) else merged).to(weight.dtype)
         if not folded[path].isfinite().all():
             broken.append(f"{path} would have non-finite weights after the merge")
     if broken:

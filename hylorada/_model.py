@@ -11,15 +11,17 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import architecture_of
 from ._config import HyLoRADAConfig
 from ._errors import InputError
+from ._landmarks import LandmarkLoRA, PerLayerLandmark
 from ._merge import merged_weights
 from ._pack import Pack
 from ._peft_format import load_adapter, save_adapter
+from ._pooling import History
 
 
 class HyLoRADAModel(nn.Module):
@@ -111,12 +113,13 @@ class HyLoRADAModel(nn.Module):
         call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
         if cache is not None:
             call[self._cache_name()] = cache
-        positions = self._positions(call)
-        if attention_mask is not None:
-            call["position_ids"] = positions  # the base itself would count the pads
         checkpointing = self._checkpoints and self.training and torch.is_grad_enabled()
-        with self._adapting(positions), self._checkpointing() if checkpointing else nullcontext():
-            return self.base(use_cache=False if checkpointing else use_cache, **call)
+        use_cache = False if checkpointing else self._pool_with_cache(call, use_cache)
+        running = self._call(call)
+        if attention_mask is not None:
+            call["position_ids"] = running.positions  # the base itself would count the pads
+        with self._adapting(running), self._checkpointing() if checkpointing else nullcontext():
+            return self.base(use_cache=use_cache, **call)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base's own ``generate`` with the adapter in it.
@@ -124,6 +127,8 @@ class HyLoRADAModel(nn.Module):
         Every row's positions count from its first real token, so rows of a left-padded batch (with its
         ``attention_mask``) give the tokens that each gives alone, with the key/value cache or without it.
         """
+        if self._pools(noncausal=True):
+            kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
         with self._adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]
 
@@ -246,13 +251,41 @@ class HyLoRADAModel(nn.Module):
             return [self.adapter]
         return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
 
+    def _pools(self, *, noncausal: bool) -> bool:
+        """Whether landmarks that pool over many tokens are at work, of the causal kind or the other."""
+        landmark = self.adapter.landmark if self._enabled else None
+        return isinstance(landmark, LandmarkLoRA | PerLayerLandmark) and landmark.noncausal == noncausal
+
+    def _pool_with_cache(self, call: dict[str, Any], use_cache: bool | None) -> bool | None:
+        """Whether to return a cache; it must be there before the base makes it where landmarks keep theirs in it."""
+        name = self._cache_name()
+        if self._pools(noncausal=True):
+            if use_cache or call.get(name) is not None:
+                raise InputError("replication_noncausal_pooling can't go on from a cache; pass use_cache=False")
+            return False
+        wanted = self.base.config.use_cache if use_cache is None else use_cache
+        if wanted and call.get(name) is None and self._pools(noncausal=False):
+            call[name] = DynamicCache(config=self.base.config)
+        return use_cache
+
+    def _call(self, call: dict[str, Any]) -> "_Call":
+        """What a call of the base is to compute with."""
+        positions = self._positions(call)
+        mask: Tensor | None = call.get("attention_mask")
+        pads = mask[:, -positions.shape[1] :] if mask is not None and mask.ndim == 2 else None
+        cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
+        history = None
+        if cache is not None and self._pools(noncausal=False):
+            history = History(cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1)
+        return _Call(self._adapters(), positions, pads, history)
+
     @contextmanager
-    def _adapting(self, positions: Tensor) -> Iterator[None]:
+    def _adapting(self, running: "_Call") -> Iterator[None]:
         """Within it the base computes with the adapter."""
         self._refuse_if_closed()
-        before, self._running = self._running, _Call(self._adapters(), positions)
+        before, self._running = self._running, running
         try:
-            with self._pack.active(*self._running):
+            with running.applied_by(self._pack):
                 yield
         finally:
             self._running = before
@@ -264,7 +297,7 @@ class HyLoRADAModel(nn.Module):
         running = ExitStack()
 
         def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-            running.enter_context(self._adapting(self._positions(kwargs)))
+            running.enter_context(self._adapting(self._call(kwargs)))
 
         def end(*_: Any) -> None:
             running.close()
@@ -325,6 +358,11 @@ class _Call(NamedTuple):
 
     adapters: list[Adapter]
     positions: Tensor
+    mask: Tensor | None
+    history: History | None
+
+    def applied_by(self, pack: Pack) -> AbstractContextManager[None]:
+        return pack.active(self.adapters, self.positions, mask=self.mask, history=self.history)
 
 
 class _Again:
@@ -341,7 +379,7 @@ class _Again:
             stream.set_state(then)
         # The first time these came before the layer, so the checkpoint must not count what they save for backward.
         with saved_tensors_hooks(lambda t: t, lambda t: t):
-            self._stack.enter_context(self._pack.active(*self._call))
+            self._stack.enter_context(self._call.applied_by(self._pack))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

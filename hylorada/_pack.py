@@ -7,7 +7,7 @@ turns to NaN harms no other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,12 +16,15 @@ from transformers import PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import Target, architecture_of, head_of, linear_modules
+from ._attention import attention_with_landmarks, check_attention, fill_attention, open_attention
 from ._buckets import Positions
 from ._devices import column, to_device
 from ._head_loss import Head, head_nll
-from ._landmarks import mix_landmarks
-from ._lora import position_factors
-from ._slots import Slot, close_slot, fill_slot, open_slot
+from ._landmarks import AttentionIntegratedLandmark, NormLandmark, PerLayerLandmark
+from ._lora import position_factors, updated_norms, weight_of
+from ._mixing import Design, HeadMix, head_mixes, layer_mixes, mix_at_norm
+from ._pooling import History, Tokens
+from ._slots import LowRank, Slot, close_slot, fill_slot, open_slot
 
 _VARIANTS = 64  # of one compiled layer; beyond torch's limit of 8 it would fall back to eager code without a word
 
@@ -29,35 +32,80 @@ _VARIANTS = 64  # of one compiled layer; beyond torch's limit of 8 it would fall
 class _Pass:
     """One forward of K adapters: what the slots and hooks compute with."""
 
-    def __init__(self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None, tokens: Tokens, base: PreTrainedModel
+    ) -> None:
         ranks = {a.config.r for a in adapters}
         if len(ranks) > 1:
             raise ValueError(f"the seats of a pack must have equal `r`, got {sorted(ranks)}")
         self.adapters = adapters
         self.rows = rows
+        self.tokens = tokens
         self.rank = ranks.pop()
-        self.dtype = dtype
+        self.base = base
+        self.dtype = base.dtype
         self.dropout = any(a.training and a.config.lora_dropout for a in adapters)
         self.positions = Positions(positions, len(adapters))
 
     def slots(self) -> dict[str, Slot]:
-        """The updates of every module that some seat adapts; a seat that leaves it alone has zeros there."""
+        """What is added to every module that some seat adapts; a seat that leaves it alone adds zeros there."""
+        slots = {path: Slot(update) for path, update in self._updates().items()}
+        modules = self._landmarks(PerLayerLandmark)
+        if modules:
+            architecture = architecture_of(self.base.config.model_type)
+            for mix in layer_mixes(modules, self.dtype, self.rows, self.tokens):
+                path = f"{architecture.layers}.{mix.layer}.{architecture.mlp_output}"
+                slots.setdefault(path, Slot()).landmarks = mix
+        return slots
+
+    def heads(self) -> list[HeadMix]:
+        """By layer what is added to its attention; empty where no seat has such landmarks."""
+        modules = self._landmarks(AttentionIntegratedLandmark)
+        return head_mixes(modules, self.dtype, self.rows) if modules else []
+
+    def add_landmarks(self, hidden: Tensor) -> Tensor | None:
+        """Each seat's landmarks on its own rows, after the final norm."""
+        modules = self._landmarks(NormLandmark)
+        return mix_at_norm(modules, hidden, self.positions, self.tokens) if modules else None
+
+    def _landmarks(self, design: type[Design]) -> list[Design | None]:
+        """Of each seat, where it is of this design; empty where none is."""
+        found = [a.landmark if isinstance(a.landmark, design) else None for a in self.adapters]
+        return found if any(m is not None for m in found) else []
+
+    def _updates(self) -> dict[str, LowRank]:
         targets = self._targets()
         if not targets:
             return {}
         gains = self._gains()
         sizes = [n for t in targets.values() for n in self._sizes(t)]
         pieces = iter(torch.ops.aten.split_with_sizes_copy(self._stacked(targets), sizes, dim=1))
-        slots = {}
+        updates = {}
         for path, target in targets.items():
             masks = _Masks(self.adapters) if self.dropout else None
-            slots[path] = Slot(next(pieces), next(pieces), gains[target.layer], self.rows, masks)
-        return slots
+            excess = self._excess(path)
+            updates[path] = LowRank(next(pieces), next(pieces), gains[target.layer], self.rows, masks, excess)
+        return updates
 
-    def add_landmarks(self, hidden: Tensor) -> Tensor | None:
-        """Each seat's landmarks on its own rows."""
-        modules = [a.landmark for a in self.adapters]
-        return mix_landmarks(modules, hidden, self.positions) if any(m is not None for m in modules) else None
+    def _excess(self, path: str) -> Tensor | None:
+        """DoRA's factors of one module less 1, [K, d_out]."""
+        found = [(k, a, m) for k, a in enumerate(self.adapters) if (m := a.magnitude_at(path)) is not None]
+        if not found:
+            return None
+        seats, adapters, magnitudes = zip(*found, strict=True)
+        updates = [u for a in adapters if (u := a.lora_at(path)) is not None]
+        magnitude = torch.stack(magnitudes)
+        norms = updated_norms(
+            weight_of(self.base.get_submodule(path)).to(magnitude.dtype),
+            torch.stack([u.lora_A for u in updates]),
+            torch.stack([u.lora_B for u in updates]),
+            column(tuple((a.config.scaling,) for a in adapters), magnitude.dtype, magnitude.device)[0],
+        )
+        factors = magnitude / norms
+        if len(seats) < len(self.adapters):
+            everyone = factors.new_ones(len(self.adapters), factors.shape[1])
+            factors = everyone.index_copy(0, to_device(seats, factors.device), factors)
+        return (factors - 1).to(self.dtype)
 
     def _targets(self) -> dict[str, Target]:
         first = self.adapters[0].targets
@@ -146,9 +194,12 @@ class Pack:
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
         for module in self._linear.values():
             open_slot(module)
+        self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
+        for module in self._attentions:
+            open_attention(module)
         self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._norm_hook())
         self.compile_backend = compile_backend
-        self._mark: Callable[[Slot], None] | None = None
+        self._mark: Callable[[Sequence[Tensor]], None] | None = None
         if compile_backend is not None:
             self._compile(compile_backend)
 
@@ -170,8 +221,8 @@ class Pack:
 
             return call
 
-        def mark(slot: Slot) -> None:
-            for tensor in (slot.lora_A, slot.lora_B, slot.gain):
+        def mark(tensors: Sequence[Tensor]) -> None:
+            for tensor in tensors:
                 maybe_mark_dynamic(tensor, 0)
 
         self._mark = mark
@@ -206,7 +257,15 @@ class Pack:
         return nll.view(seats, rows, length - 1)
 
     @contextmanager
-    def active(self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None = None) -> Iterator[None]:
+    def active(
+        self,
+        adapters: Sequence[Adapter],
+        positions: Tensor,
+        rows: int | None = None,
+        *,
+        mask: Tensor | None = None,
+        history: History | None = None,
+    ) -> Iterator[None]:
         """Within it the base computes with these adapters; with none it computes as it came.
 
         Args:
@@ -214,20 +273,30 @@ class Pack:
             positions: [1, T] for all rows, or [K * b, T].
             rows: b of each seat, by default the batch's rows over K; the batch holds the rows of the first seat, then
                 those of the second, and so on.
+            mask: [K * b, T], 0 at pads; None where there are none.
+            history: of the tokens before these, for landmarks that pool over all tokens so far.
         """
-        now = _Pass(tuple(adapters), positions, rows, self.base.dtype) if adapters else None
+        now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base) if adapters else None
         slots = {} if now is None else now.slots()
+        heads = [] if now is None else now.heads()
         if self._mark is not None:
-            for slot in slots.values():
-                self._mark(slot)
+            self._mark([t for slot in slots.values() for t in slot.tensors()])
+            self._mark([t for mix in heads for t in mix.tensors()])
+        if heads:
+            check_attention(self.base)
         before, self._pass = self._pass, now
         filled = {path: fill_slot(module, slots.get(path)) for path, module in self._linear.items()}
+        mixes: Sequence[HeadMix | None] = heads or [None] * len(self._attentions)
+        mixed = [fill_attention(module, mix) for module, mix in zip(self._attentions, mixes, strict=True)]
         try:
-            yield
+            with attention_with_landmarks(self.base) if heads else nullcontext():
+                yield
         finally:
             self._pass = before
             for path, module in self._linear.items():
                 fill_slot(module, filled[path])
+            for module, mix in zip(self._attentions, mixed, strict=True):
+                fill_attention(module, mix)
 
     def _norm_hook(self) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
         def add_landmarks(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:

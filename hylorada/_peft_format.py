@@ -122,9 +122,12 @@ def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     lora: dict[str, Tensor] = {}
     other: dict[str, Tensor] = {}
     for name, parameter in adapter.named_parameters():
-        if name.startswith("lora."):
-            path, field = name.removeprefix("lora.").rsplit(".", 1)
+        kind, _, rest = name.partition(".")
+        if kind == "lora":
+            path, field = rest.rsplit(".", 1)
             lora[f"base_model.model.{path.replace('/', '.')}.{_LORA_NAMES[field]}"] = parameter.detach()
+        elif kind == "magnitudes":
+            lora[f"base_model.model.{rest.replace('/', '.')}.lora_magnitude_vector"] = parameter.detach()
         else:
             other[name] = parameter.detach()
     return lora, other
@@ -140,6 +143,7 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
         "r": config.r,
         "lora_alpha": config.lora_alpha,
         "use_rslora": config.use_rslora,
+        "use_dora": config.use_dora,
         "lora_dropout": config.lora_dropout,
         # whole paths: PEFT takes a name as a suffix, and `c_proj` would match GPT-2's MLP too
         "target_modules": sorted(adapter.targets),

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from ._errors import InputError
+from ._mixing import LayerMix
 
 
 @dataclass(eq=False)
-class Slot:
+class LowRank:
     """The low-rank updates of K seats to one module.
 
     All are tensors of their own, no views: compiled code checks the sizes of what a view is a view of, too.
@@ -27,6 +28,8 @@ class Slot:
         gain: scaling times position bias, [K, 1 or b, 1 or T, 1].
         rows: b; None takes it from the input, at a price in compiled code.
         masks: draws the dropout mask of an input [K, b, T, d_in]; None without dropout.
+        excess: [K, d_out] DoRA's magnitude over the norm of the updated weight, less 1; 0 for seats without DoRA, None
+            where no seat has it. Less 1, for in bf16 a factor near 1 would keep two digits.
     """
 
     lora_A: Tensor  # noqa: N815 (PEFT's names)
@@ -34,9 +37,16 @@ class Slot:
     gain: Tensor
     rows: int | None
     masks: Any = None
+    excess: Tensor | None = None
 
-    def add_update(self, x: Tensor, output: Tensor) -> Tensor:
-        """output + gain * (x @ A.T) @ B.T; x is [K * b, T, d_in], output [K * b, T, d_out]."""
+    def tensors(self) -> list[Tensor]:
+        return [self.lora_A, self.lora_B, self.gain, *([] if self.excess is None else [self.excess])]
+
+    def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """output + gain * (x @ A.T) @ B.T; x is [K * b, T, d_in], output [K * b, T, d_out].
+
+        With DoRA all but the bias is scaled by 1 + excess.
+        """
         seats, length = self.lora_A.shape[0], x.shape[1]
         rows = x.shape[0] // seats if self.rows is None else self.rows
         d_in, d_out, rank = x.shape[2], output.shape[2], self.lora_A.shape[1] // x.shape[2]
@@ -46,7 +56,28 @@ class Slot:
         low = torch.bmm(x, self.lora_A.view(seats, rank, d_in).mT)  # [K, b * T, r]
         low = (low.view(seats, rows, length, rank) * self.gain).view(seats, rows * length, rank)
         delta = torch.bmm(low, self.lora_B.view(seats, d_out, rank).mT)
-        return output + delta.view(output.shape)  # compiled, the sum joins what comes next; a baddbmm would copy first
+        updated = output + delta.view(output.shape)  # compiled, it joins what comes next; a baddbmm would copy first
+        if self.excess is None:
+            return updated
+        scaled = (updated if bias is None else updated - bias).view(delta.shape) * self.excess[:, None]
+        return updated + scaled.view(output.shape)
+
+
+@dataclass(eq=False)
+class Slot:
+    """What is added to the output of one module: low-rank updates, then (at a layer's MLP output) landmarks."""
+
+    update: LowRank | None = None
+    landmarks: LayerMix | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """Those with a seat dimension."""
+        return [t for part in (self.update, self.landmarks) if part is not None for t in part.tensors()]
+
+    def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        if self.update is not None:
+            output = self.update.add_to(output, x, bias)
+        return output if self.landmarks is None else self.landmarks.add_to(output)
 
 
 class _SlottedLinear(nn.Linear):
@@ -54,7 +85,7 @@ class _SlottedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         output = F.linear(x, self.weight, self.bias)
-        return output if self.slot is None else self.slot.add_update(x, output)
+        return output if self.slot is None else self.slot.add_to(output, x, self.bias)
 
 
 class _SlottedConv1D(Conv1D):
@@ -62,7 +93,7 @@ class _SlottedConv1D(Conv1D):
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = Conv1D.forward(self, x)
-        return output if self.slot is None else self.slot.add_update(x, output)
+        return output if self.slot is None else self.slot.add_to(output, x, self.bias)
 
 
 _SLOTTED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _SlottedLinear, Conv1D: _SlottedConv1D}

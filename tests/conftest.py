@@ -14,7 +14,13 @@ from transformers import (
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
@@ -22,7 +28,7 @@ from hylorada._blocks import Blocks
 
 VOCABULARY = 50
 BLOCK_SIZE = 16
-Family = Literal["llama", "gpt2", "gpt_neox"]
+Family = Literal["llama", "gpt2", "gpt_neox", "mistral", "qwen2", "qwen3"]
 
 _SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -39,6 +45,12 @@ _SMALL: dict[str, Any] = {
 def _build(family: Family) -> PreTrainedModel:
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**_SMALL, num_key_value_heads=1))
+    if family == "mistral":  # its window is shorter than a block
+        return MistralForCausalLM(MistralConfig(**_SMALL, num_key_value_heads=1, sliding_window=6))
+    if family == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**_SMALL, num_key_value_heads=2))
+    if family == "qwen3":  # heads of another size than hidden_size / num_attention_heads
+        return Qwen3ForCausalLM(Qwen3Config(**_SMALL, num_key_value_heads=1, head_dim=6))
     if family == "gpt_neox":
         return GPTNeoXForCausalLM(GPTNeoXConfig(**_SMALL))
     names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
