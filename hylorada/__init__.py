@@ -20,6 +20,7 @@ from ._lora import PositionBias
 from ._model import HyLoRADAModel
 from ._pack import Pack
 from ._peft_format import load_adapter, save_adapter
+from ._probe import probe
 from ._seat import Diverged, Seat
 from ._seeding import derive_seed
 from ._text import SPLITS, Text, load_text
@@ -59,6 +60,7 @@ __all__ = [
     "load_text",
     "load_tokenizer",
     "nearest",
+    "probe",
     "read_step",
     "save_adapter",
     "save_seat",

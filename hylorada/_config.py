@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from ._errors import InputError, nearest
+from ._verdict import decided_bucketing
 
 BoundaryInit = Literal["uniform", "log", "random", "fixed"]
 BucketSpacing = Literal["log", "linear"]
-LandmarkBucketing = Literal["fixed", "learnable"]
+LandmarkBucketing = Literal["fixed", "learnable", "auto"]
 LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
 SchedulerType = Literal["cosine", "linear", "constant"]
 
@@ -104,7 +105,9 @@ class HyLoRADAConfig(_Config):
         replication_noncausal_pooling: of ``global`` and ``per_layer``, pool over the whole block, future tokens
             included, as the published code did. Such a model sees what it is to predict; only to repeat published
             figures.
-        landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``.
+        landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``; ``auto`` becomes, at once, what the study in
+            ``bucketing_study`` has confirmed: ``learnable`` if it is better, else ``fixed``.
+        bucketing_study: folder of that study (``mlruns/studies/NAME``).
         num_buckets: B.
         bucket_spacing: spacing of fixed buckets.
         max_positions: the trained block length T in tokens; a study sets it from the text.
@@ -135,6 +138,7 @@ class HyLoRADAConfig(_Config):
     share_landmarks: bool = False
     replication_noncausal_pooling: bool = False
     landmark_bucketing: LandmarkBucketing = "fixed"
+    bucketing_study: str | None = None
     num_buckets: int = 32
     bucket_spacing: BucketSpacing = "log"
     max_positions: int | None = None
@@ -147,6 +151,8 @@ class HyLoRADAConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.landmark_bucketing == "auto":
+            object.__setattr__(self, "landmark_bucketing", decided_bucketing(self.bucketing_study))
         problems = []
         if self.max_positions is not None and self.has_buckets and self.num_buckets > self.max_positions:
             problems.append(

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from hylorada import (
     evaluate,
     load_base,
     load_seat,
+    probe,
     read_step,
     save_seat,
     start_step,
@@ -75,18 +77,34 @@ class Engine:
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
         self._writers = ThreadPoolExecutor(_WRITERS)
 
+    def probe(self, jobs: Sequence[Job]) -> None:
+        """Try out one job of each arm; see :func:`hylorada.probe`.
+
+        Raises:
+            InputError: what is not as it must be.
+        """
+        seats: dict[tuple[int, int], list[Seat]] = defaultdict(list)
+        for job in jobs:
+            seat = self._seat(job)
+            seats[seat.adapter.config.r, seat.order.batch_size].append(seat)
+        for members in seats.values():
+            probe(self.pack, members, self._train_ids)
+
     def build(self, job: Job) -> Occupant:
         """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses."""
-        adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
-        training = TrainingConfig.from_dict(job.training)
-        train = self.blocks["train"]
-        seat = Seat(adapter, training, BatchOrder(train.num_blocks, training.batch_size, job.data_seed))
+        seat = self._seat(job)
         occupant = Occupant(job, seat)
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
             occupant.last = Report.from_dict(load_seat(seat, checkpoint))
             occupant.seconds = occupant.last.seconds
         return occupant
+
+    def _seat(self, job: Job) -> Seat:
+        adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
+        training = TrainingConfig.from_dict(job.training)
+        order = BatchOrder(self.blocks["train"].num_blocks, training.batch_size, job.data_seed)
+        return Seat(adapter, training, order)
 
     def attach(self, occupant: Occupant) -> None:
         """Let a trial take its seat."""

@@ -94,6 +94,19 @@ class Host:
         """The figures of the base alone on one split."""
         return await self._between_passes(lambda: self._engine.evaluate_base(split))
 
+    async def probe(self, jobs: list[dict[str, Any]]) -> list[str]:
+        """What is not as it must be with these jobs on this base; nothing, if all is well."""
+        from hylorada import InputError
+
+        def check() -> list[str]:
+            try:
+                self._engine.probe([Job.from_dict(job) for job in jobs])
+            except InputError as error:
+                return error.problems
+            return []
+
+        return await self._between_passes(check)
+
     async def find_seats(self, batch_size: int) -> int:
         """The pack size at which this device does most."""
         return await self._between_passes(lambda: self._engine.find_seats(batch_size))

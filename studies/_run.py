@@ -17,6 +17,7 @@ from rich.console import Console
 from hylorada import InputError
 
 from ._environment import make_private, short_folder
+from ._job import Job
 from ._panel import Panel
 from ._provenance import code_version, command_line, package_versions
 from ._report import write_html
@@ -288,6 +289,7 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, 
         search = Search(ledger)
         if search.remaining():
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
+            devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
             panel.begin("search", study.trials * len(study.arms))
             devices.cluster.run(search, check)
         best = winners(store)
@@ -300,6 +302,20 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, 
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
+
+
+def _first_job(study: Study, arm: str) -> Job:
+    """An arm's first point, to be tried out."""
+    adapter, training = study.configs(arm, study.start(arm))
+    return Job(
+        name=f"probe {arm}",
+        adapter=adapter.to_dict(),
+        training=training.to_dict(),
+        seed=study.seed,
+        data_seed=study.seed,
+        report_steps=(),
+        folder="",
+    )
 
 
 class _Devices:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -154,10 +154,24 @@ class Cluster:
         return float(ray.cluster_resources().get("GPU", 0))
 
     def _measured_seats(self, batch_size: int) -> int:
-        node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU"))
-        host, _ = ray.get(self._registry.host.remote(node, "0"))
-        found: int = ray.get(host.find_seats.remote(batch_size))
+        found: int = ray.get(self._any_host().find_seats.remote(batch_size))
         return found
+
+    def _any_host(self) -> Any:
+        """One host, made if there is none."""
+        kind = "GPU" if self._gpus() else "CPU"
+        node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(kind))
+        return ray.get(self._registry.host.remote(node, "0" if self._gpus() else ""))[0]
+
+    def probe(self, jobs: Sequence[Job]) -> None:
+        """Try out jobs on a host before anything is trained.
+
+        Raises:
+            InputError: what is not as it must be.
+        """
+        problems: list[str] = ray.get(self._any_host().probe.remote([job.to_dict() for job in jobs]))
+        if problems:
+            raise InputError(problems)
 
     @property
     def resources(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,15 +31,20 @@ CHANGED: dict[str, Any] = {
     "boundary_warmup": 0.5,
     "boundary_diversity": 0.1,
     "boundary_repulsion": 0.2,
+    "bucketing_study": "mlruns/studies/x",
 }
 
 
 def test_json_round_trip_keeps_every_field() -> None:
     config = HyLoRADAConfig(**CHANGED)
     default = HyLoRADAConfig()
-    fields = {f.name for f in dataclasses.fields(config)}
-    assert {n for n in fields if getattr(config, n) == getattr(default, n)} == {"landmark_design"}  # has one value
+    designed = HyLoRADAConfig(
+        landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True, use_dora=True
+    )
+    fields = [f.name for f in dataclasses.fields(config)]
+    assert [n for n in fields if getattr(config, n) == getattr(default, n) == getattr(designed, n)] == []
     assert HyLoRADAConfig.from_json(config.to_json()) == config
+    assert HyLoRADAConfig.from_json(designed.to_json()) == designed
     assert HyLoRADAConfig.from_json(default.to_json()) == default
     assert json.loads(config.to_json())["target_modules"] == ["q_proj", "k_proj"]
 
@@ -102,9 +108,9 @@ def test_all_problems_come_at_once() -> None:
         ("max_positions", True, "max_positions must be a whole number or null, got True"),
         ("target_modules", "q_proj", "target_modules must be a list of names or null, got 'q_proj'"),
         ("target_modules", (1,), r"target_modules must be a list of names or null, got \(1,\)"),
-        ("landmark_bucketing", None, "landmark_bucketing None is unknown; one of: fixed, learnable"),
+        ("landmark_bucketing", None, "landmark_bucketing None is unknown; one of: auto, fixed, learnable"),
         ("landmark_bucketing", ["fixed"], r"landmark_bucketing \['fixed'\] is unknown"),
-        ("landmark_design", "global", "landmark_design 'global' is unknown; one of: position_adaptive"),
+        ("landmark_design", "globl", "landmark_design 'globl' is unknown; did you mean 'global'"),
     ],
 )
 def test_wrong_type_is_refused(field: str, value: Any, message: str) -> None:
@@ -166,6 +172,63 @@ def test_fields_are_checked_against_each_other() -> None:
     HyLoRADAConfig(max_positions=32)
     HyLoRADAConfig(max_positions=16, landmarks=False)
     HyLoRADAConfig(boundary_warmup=0.1, boundary_init="fixed")
+
+
+def test_design_fields_are_checked_against_each_other() -> None:
+    with pytest.raises(InputError) as caught:
+        HyLoRADAConfig(
+            landmark_design="attention",
+            landmark_bucketing="learnable",
+            share_landmarks=True,
+            replication_noncausal_pooling=True,
+        )
+    assert caught.value.problems == [
+        "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'",
+        "share_landmarks needs landmark_design 'per_layer', got 'attention'",
+        "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got 'attention'",
+    ]
+    HyLoRADAConfig(landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True)
+    HyLoRADAConfig(landmark_design="global", max_positions=16)  # no buckets, so none too many
+
+
+def _write_study(folder: Path, *, high: float, p_holm: float, arm: str = "learnable") -> str:
+    study = {
+        "defaults": {"r": 4},
+        "arms": {
+            "plain": {"config": {"landmarks": False}},
+            "held": {"config": {"bucket_spacing": "linear"}},
+            "learnable": {"config": {"landmark_bucketing": "learnable"}},
+        },
+    }
+    results = {"comparisons": [{"arm": arm, "reference": "held", "high": high, "p_holm": p_holm}]}
+    (folder / "study.json").write_text(json.dumps(study))
+    (folder / "results.json").write_text(json.dumps(results))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("high", "p_holm", "expected"),
+    [(-0.5, 0.01, "learnable"), (-0.5, 0.2, "fixed"), (0.5, 0.01, "fixed"), (0.5, 0.9, "fixed")],
+)
+def test_auto_bucketing_is_the_verdict_of_a_study(tmp_path: Path, high: float, p_holm: float, expected: str) -> None:
+    folder = _write_study(tmp_path, high=high, p_holm=p_holm)
+    config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
+    assert config.landmark_bucketing == expected
+    assert HyLoRADAConfig.from_dict({"landmark_bucketing": "auto", "bucketing_study": folder}) == config
+    assert HyLoRADAConfig.from_json(config.to_json()) == config
+
+
+def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="landmark_bucketing 'auto' needs bucketing_study"):
+        HyLoRADAConfig(landmark_bucketing="auto")
+    with pytest.raises(InputError, match=r"is no finished study: study.json: No such file"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(tmp_path / "none"))
+    other = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="plain")
+    with pytest.raises(InputError, match="has not confirmed learnable against fixed buckets"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(InputError, match=r"results\.json is damaged"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
 
 
 def test_properties_follow_the_fields() -> None:

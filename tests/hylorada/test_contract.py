@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from designs import DESIGNS, FAMILIES
 from peft import PeftModel
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
@@ -29,25 +30,6 @@ from hylorada import (
     train_step,
 )
 
-FAMILIES = ["gpt2", "llama", "gpt_neox", "mistral", "qwen2", "qwen3"]
-BARE: dict[str, Any] = {"landmarks": False, "position_bias": False}
-LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
-DESIGNS: dict[str, dict[str, Any]] = {
-    "LoRA": {**BARE, "use_rslora": False},
-    "rsLoRA": BARE,
-    "DoRA": {**BARE, "use_dora": True},
-    "position bias": {"landmarks": False},
-    "fixed, log": {},
-    "fixed, linear": {"bucket_spacing": "linear", "num_landmarks": 5},
-    "learnable, log": LEARNABLE,
-    "learnable, random": {**LEARNABLE, "boundary_init": "random", "num_buckets": 7, "temperature": 0.1},
-    "learnable, curriculum": {**LEARNABLE, "boundary_init": "fixed", "boundary_warmup": 0.3, "temperature": 0.2},
-    "global": {"landmark_design": "global"},
-    "per layer": {"landmark_design": "per_layer"},
-    "per layer, shared": {"landmark_design": "per_layer", "share_landmarks": True, "num_landmarks": 2},
-    "attention": {"landmark_design": "attention"},
-    "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
-}
 STEPS = 4
 
 Ids = npt.NDArray[np.int32]

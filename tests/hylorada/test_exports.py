@@ -8,6 +8,7 @@ import hylorada
 
 PUBLIC = [
     "Adapter",
+    "AttentionIntegratedLandmark",
     "BaseInfo",
     "BatchOrder",
     "Blocks",
@@ -17,8 +18,10 @@ PUBLIC = [
     "HyLoRADAConfig",
     "HyLoRADAModel",
     "InputError",
+    "LandmarkLoRA",
     "LearnableBucketLandmark",
     "Pack",
+    "PerLayerLandmark",
     "PositionAdaptiveLandmark",
     "PositionBias",
     "SPLITS",
@@ -37,6 +40,7 @@ PUBLIC = [
     "load_text",
     "load_tokenizer",
     "nearest",
+    "probe",
     "read_step",
     "save_adapter",
     "save_seat",

@@ -1,5 +1,6 @@
 """Landmark modules against loops in fp64, and their published sizes."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,19 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2Config
 
-from hylorada import LearnableBucketLandmark, PositionAdaptiveLandmark, count_landmark_params
+from hylorada import (
+    AttentionIntegratedLandmark,
+    HyLoRADAConfig,
+    LandmarkLoRA,
+    LearnableBucketLandmark,
+    PerLayerLandmark,
+    PositionAdaptiveLandmark,
+    count_landmark_params,
+)
 from hylorada._buckets import fixed_edges
-from hylorada._landmarks import PositionLandmark
+from hylorada._landmarks import PositionLandmark, build_landmark
 
 LENGTH = 16
 
@@ -28,7 +38,7 @@ def _learnable(dtype: torch.dtype = torch.float64) -> LearnableBucketLandmark:
 
 
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _trained(landmark: PositionLandmark) -> PositionLandmark:
@@ -74,6 +84,98 @@ def test_parameter_counts_are_the_published_ones_plus_the_scale(
     landmark = kind(hidden_size=768, num_landmarks=num_landmarks, num_buckets=num_buckets, max_positions=512)
     assert count_landmark_params(landmark) == expected
     assert count_landmark_params(nn.Sequential(nn.Linear(2, 2), landmark)) == expected
+
+
+@pytest.mark.parametrize(
+    ("landmark", "expected"),
+    [
+        (LandmarkLoRA(hidden_size=768, num_landmarks=4), 6_145),
+        (PerLayerLandmark(num_layers=12, hidden_size=768, num_landmarks=2), 36_876),
+        (PerLayerLandmark(num_layers=12, hidden_size=768, num_landmarks=2, share_landmarks=True), 36_876 - 11 * 1536),
+        (AttentionIntegratedLandmark(num_layers=12, num_heads=12, head_dim=64, num_landmarks=4), 73_740),
+    ],
+)
+def test_parameter_counts_of_the_other_designs(landmark: nn.Module, expected: int) -> None:
+    assert count_landmark_params(landmark) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"landmark_design": "global", "num_landmarks": 4}, 6_145),
+        ({"landmark_design": "per_layer", "num_landmarks": 2}, 36_876),
+        ({"num_landmarks": 4}, 6_273),
+        ({}, 12_545),
+        ({"landmark_bucketing": "learnable"}, 12_576),
+        ({"landmark_design": "attention", "num_landmarks": 4}, 73_740),
+    ],
+)
+def test_parameter_counts_on_gpt2s_shape(changes: dict[str, Any], expected: int) -> None:
+    landmark = build_landmark(HyLoRADAConfig(max_positions=512, **changes), GPT2Config(), seed=0, dtype=torch.float32)
+    assert landmark is not None
+    assert count_landmark_params(landmark) == expected
+
+
+def _softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    weights: npt.NDArray[np.float64] = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+    return weights
+
+
+def _scrambled(landmark: nn.Module) -> None:
+    with torch.no_grad():
+        for i, parameter in enumerate(landmark.parameters()):
+            parameter.copy_(_random(*parameter.shape, seed=i))
+
+
+@pytest.mark.parametrize("noncausal", [False, True])
+def test_global_landmarks_equal_a_loop(noncausal: bool) -> None:
+    landmark, hidden = (
+        LandmarkLoRA(hidden_size=6, num_landmarks=3, noncausal=noncausal, dtype=torch.float64),
+        _random(2, 5, 6),
+    )
+    _scrambled(landmark)
+    h, (marks, gate) = hidden.numpy(), (p.detach().numpy() for p in (landmark.landmarks, landmark.content_gate))
+    mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    found = landmark(hidden, torch.from_numpy(mask)).detach().numpy()
+    for row in range(2):
+        for t in range(5):
+            read = [s for s in range(5 if noncausal else t + 1) if mask[row, s]]
+            mean = h[row, read].mean(0) if read else np.zeros(6)
+            expected = h[row, t] + landmark.scale.item() * _softmax(gate @ mean) @ marks
+            np.testing.assert_allclose(found[row, t], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("noncausal", [False, True])
+def test_landmarks_of_a_layer_equal_a_loop(noncausal: bool, shared: bool) -> None:
+    landmark = PerLayerLandmark(
+        num_layers=2, hidden_size=6, num_landmarks=3, share_landmarks=shared, noncausal=noncausal, dtype=torch.float64
+    )
+    _scrambled(landmark)
+    output, mask = _random(2, 5, 6), np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    m = output.numpy()
+    for layer in range(2):
+        bank, gate = landmark.landmarks[0 if shared else layer].detach().numpy(), landmark.gates[layer].detach().numpy()
+        found = landmark(output, layer, torch.from_numpy(mask)).detach().numpy()
+        for row in range(2):
+            for t in range(5):
+                read = [s for s in range(5 if noncausal else t + 1) if mask[row, s]]
+                largest = m[row, read].max(0) if read else np.zeros(6)
+                expected = m[row, t] + landmark.scale[layer].item() * _softmax(gate @ largest) @ bank
+                np.testing.assert_allclose(found[row, t], expected, rtol=0, atol=1e-12)
+
+
+def test_landmarks_of_attention_heads_equal_a_loop() -> None:
+    landmark = AttentionIntegratedLandmark(num_layers=2, num_heads=2, head_dim=6, num_landmarks=3, dtype=torch.float64)
+    _scrambled(landmark)
+    query = _random(2, 4, 5, 6)  # 4 query heads on 2 key/value heads
+    for layer in range(2):
+        found = landmark(query, layer).detach().numpy()
+        for row, head, t in itertools.product(range(2), range(4), range(5)):
+            keys, values = (x[layer, head // 2].detach().numpy() for x in (landmark.keys, landmark.values))
+            weights = _softmax(keys @ query[row, head, t].numpy() / math.sqrt(6))
+            expected = landmark.scale[layer].item() * weights @ values
+            np.testing.assert_allclose(found[row, head, t], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])

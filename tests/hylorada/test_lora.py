@@ -15,7 +15,9 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, PositionBias
 from hylorada._buckets import fixed_edges
-from hylorada._lora import LoRA
+from hylorada._lora import LoRA, initial_magnitude, updated_norms
+from hylorada._pack import _Pass
+from hylorada._pooling import Tokens
 
 BARE: dict[str, Any] = {"r": 4, "lora_alpha": 8.0, "position_bias": False, "landmarks": False}
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
@@ -30,10 +32,13 @@ def _ours_and_stock(
     for module in ours.adapter.modules():
         if isinstance(module, LoRA):
             module.lora_B.data.normal_(0.0, 0.1, generator=generator)
+    for magnitude in ours.adapter.magnitudes.values():
+        magnitude.data *= 1 + 0.1 * torch.randn(magnitude.shape, generator=generator)
     lora = LoraConfig(
         r=config.r,
         lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
         use_rslora=config.use_rslora,
+        use_dora=config.use_dora,
         target_modules=targets,
         fan_in_fan_out=base.config.model_type == "gpt2",
     )
@@ -46,6 +51,12 @@ def _ours_and_stock(
             name = f"lora.{path.replace('.', '/')}.{factor}"
             parameter.data.copy_(ours.adapter.get_parameter(name).data)
             factors[name] = parameter
+        magnitude = ours.adapter.magnitude_at(path)
+        if magnitude is not None:
+            parameter = named[f"base_model.model.{path}.lora_magnitude_vector.default.weight"]
+            torch.testing.assert_close(parameter.data, initial_magnitude(base.get_submodule(path), base.dtype))
+            parameter.data.copy_(magnitude)
+            factors[f"magnitudes.{path.replace('.', '/')}"] = parameter
     assert factors.keys() == {n for n, _ in ours.adapter.named_parameters()}
     assert len(factors) == sum(p.requires_grad for p in stock.parameters())
     return ours, stock, factors
@@ -58,10 +69,8 @@ DEFAULT_TARGETS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance", "use_rslora"),
-    [(torch.float64, 1e-10, True), (torch.float64, 1e-10, False), (torch.float32, 1e-5, True)],
-)
+@pytest.mark.parametrize("kind", [{}, {"use_rslora": False}, {"use_dora": True}], ids=["rsLoRA", "LoRA", "DoRA"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_and_training_equal_stock_peft(
     make_base: Callable[..., PreTrainedModel],
@@ -70,9 +79,9 @@ def test_forward_and_training_equal_stock_peft(
     family: str,
     dtype: torch.dtype,
     tolerance: float,
-    use_rslora: bool,
+    kind: dict[str, Any],
 ) -> None:
-    config, targets = make_config(**BARE, use_rslora=use_rslora), DEFAULT_TARGETS[family]
+    config, targets = make_config(**BARE, **kind), DEFAULT_TARGETS[family]
     ours, stock, factors = _ours_and_stock(make_base(family, dtype), make_base(family, dtype), config, targets)
     pairs = [(ours, ours.adapter.parameters()), (stock, factors.values())]
     optimizers = [torch.optim.AdamW(parameters, lr=1e-3) for _, parameters in pairs]
@@ -92,11 +101,12 @@ def test_forward_and_training_equal_stock_peft(
             optimizer.step()
 
 
+@pytest.mark.parametrize("use_dora", [False, True])
 def test_feed_forward_targets_equal_stock_peft(
-    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig]
+    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig], use_dora: bool
 ) -> None:
     targets = ["mlp.c_proj", "c_fc", "c_attn"]
-    config = make_config(**BARE, target_modules=tuple(targets))
+    config = make_config(**BARE, target_modules=tuple(targets), use_dora=use_dora)
     bases = make_base("gpt2", torch.float64), make_base("gpt2", torch.float64)
     ours, stock, _ = _ours_and_stock(*bases, config, targets)
     ids = torch.arange(32).view(2, 16)
@@ -106,6 +116,30 @@ def test_feed_forward_targets_equal_stock_peft(
 @pytest.mark.parametrize(("use_rslora", "scaling"), [(True, 8.0), (False, 2.0)])
 def test_scaling_follows_the_rule(use_rslora: bool, scaling: float) -> None:
     assert HyLoRADAConfig(r=16, lora_alpha=32, use_rslora=use_rslora).scaling == scaling
+
+
+def test_norms_of_the_updated_weight_equal_those_of_its_sum() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"weight": (7, 5), "a": (3, 2, 5), "b": (3, 7, 2)}
+    weight, a, b = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes.values())
+    scaling = torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64)
+    expected = torch.linalg.vector_norm(weight + scaling[:, None, None] * (b @ a), dim=2)
+    torch.testing.assert_close(updated_norms(weight, a, b, scaling), expected)
+
+
+def test_small_magnitudes_survive_a_bf16_base(
+    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig]
+) -> None:
+    """A factor of 1.001 is 1 in bf16; what it adds is not nothing."""
+    model = HyLoRADAModel(make_base("llama", torch.bfloat16), make_config(**BARE, use_dora=True))
+    path = next(iter(model.adapter.targets))
+    magnitude = model.adapter.magnitude_at(path)
+    assert magnitude is not None
+    magnitude.data *= 1.001
+    update = _Pass([model.adapter], torch.arange(4)[None], 1, Tokens(), model.base).slots()[path].update
+    assert update is not None
+    assert update.excess is not None
+    torch.testing.assert_close(update.excess.float(), torch.full_like(update.excess, 1e-3).float(), rtol=0.01, atol=0)
 
 
 def test_factors_start_orthonormal_and_zero() -> None:

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from study_runs import SMALL, FinishedStudy, read_trials, run_cli
 
+from hylorada import HyLoRADAConfig
 from studies._results import read_results
 from studies._store import read_record
 
@@ -39,6 +40,13 @@ def test_run_prints_table_and_verdict(finished: FinishedStudy) -> None:
         assert f"{arm.ppl:,.0f}"[:3] in finished.done.out
     assert " ".join(results.verdict.split()) in " ".join(finished.done.out.split())
     assert "Traceback" not in finished.done.err
+
+
+def test_run_decides_automatic_bucketing(finished: FinishedStudy) -> None:
+    results = read_results(finished.folder / "results.json")
+    main = next(c for c in results.comparisons if (c.arm, c.reference) == ("learnable", "fixed"))
+    config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(finished.folder))
+    assert config.landmark_bucketing == ("learnable" if main.p_holm < 0.05 and main.high < 0 else "fixed")
 
 
 def test_run_gives_each_arm_the_same_budget(finished: FinishedStudy) -> None:

@@ -1,0 +1,47 @@
+"""``landmark_bucketing="auto"``: what a confirmed study found about learning the boundaries decides."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from ._errors import InputError
+
+_LEVEL = 0.05
+
+
+def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
+    """``learnable`` if that was confirmed to be better, else ``fixed``, which has fewer parameters.
+
+    Args:
+        folder: of a study (``mlruns/studies/NAME``) that has compared an arm of learnable buckets with one of fixed.
+
+    Raises:
+        InputError: no folder, no such study, or no such comparison in it.
+    """
+    if folder is None:
+        raise InputError("landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study")
+    study, results = (_read(Path(folder).expanduser() / name) for name in ("study.json", "results.json"))
+    kinds = {name: _bucketing({**study["defaults"], **arm["config"]}) for name, arm in study["arms"].items()}
+    found = [c for c in results["comparisons"] if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")]
+    if not found:
+        raise InputError(f"bucketing_study {folder!r} has not confirmed learnable against fixed buckets")
+    better = [c["p_holm"] < _LEVEL and c["high"] < 0 for c in found]
+    return "learnable" if all(better) else "fixed"
+
+
+def _bucketing(fields: dict[str, Any]) -> str:
+    if not fields.get("landmarks", True) or fields.get("landmark_design", "position_adaptive") != "position_adaptive":
+        return "none"
+    return str(fields.get("landmark_bucketing", "fixed"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(
+            f"bucketing_study {str(path.parent)!r} is no finished study: {path.name}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    return values
