@@ -243,6 +243,8 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if name in known:
         return merge(known[name].STUDY, file)
     stored = _study_folder(args.storage, name)
+    if stored is None and not args.study and "arms" in file:
+        return file  # a definition of the user's own
     if stored is None:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")

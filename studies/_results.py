@@ -89,9 +89,19 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
         arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
         comparisons=comparisons,
         verdict=_verdict(study, comparisons),
-        notes=(*notes, *_lost_runs(store, runs), *_idle_boundaries(kept)),
+        notes=(*notes, *_lost_runs(store, runs), *_idle_boundaries(kept), *_looks_ahead(kept)),
         provenance=provenance,
     )
+
+
+def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
+    """Arms whose winner sees what it is to predict."""
+    found = [arm for arm, kept in runs.items() if kept and kept[0].adapter.get("replication_noncausal_pooling")]
+    return [
+        f"arm {arm!r} pools over the whole block, future tokens included (replication_noncausal_pooling): its PPL is "
+        "not that of a language model"
+        for arm in found
+    ]
 
 
 def _verdict(study: Study, comparisons: tuple[Comparison, ...]) -> str:
