@@ -184,7 +184,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--max-pack", type=int, metavar="K", help="default: 8, 64 on a GPU, as memory allows")
     parser.add_argument("--steps", type=int, default=20, help="of each trial in a measurement; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="of each measurement; default: %(default)s")
-    parser.add_argument("--rows", metavar="A,B", help="of plain,processes,packs,landmarks,memory,report; default: all")
+    parser.add_argument("--rows", metavar="A,B", help="of plain,processes,packs,designs,memory,report; default: all")
     parser.add_argument("--processes", type=int, metavar="N", help="that share the device; default: cores, 8 on a GPU")
     parser.add_argument("--no-processes", action="store_true", help="leave out what needs Ray: processes and report")
     parser.add_argument("--search", action="store_true", help="time whole searches too, process starts included")

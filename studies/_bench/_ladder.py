@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
-from ._loops import Landmarks, Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
+from ._designs import DESIGNS, LORA
+from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
 from ._measure import WARM_STEPS, Memory, cpu_memory, gpu_memory, matmul_rate, time_steps
 from ._options import Plan, Setting
 from ._result import Kind, Row
@@ -36,7 +37,7 @@ class _Entry:
     name: str
     kind: Kind
     trials: int = 1
-    landmarks: Landmarks = "none"
+    design: str = LORA
     seconds: list[float] = field(default_factory=list)
     peak: int | None = None
     series: dict[int, list[float]] = field(default_factory=dict)
@@ -69,23 +70,23 @@ class Ladder:
         """Warm all rows up, then measure each of them in every repeat."""
         entries = self._warm_up()
         for repeat in range(self._plan.repeats):
-            self._say(f"repeat {repeat + 1} of {self._plan.repeats}: {', '.join(e.name for e in entries)}")
+            self._say(f"repeat {repeat + 1} of {self._plan.repeats}: {'; '.join(e.name for e in entries)}")
             self.matmul_rates.append(matmul_rate(self.setting))
             for entry in entries:
                 self._measure(entry)
-        solo = self._solo({k for e in entries for k in e.series if e.landmarks == "none"})
+        solo = self._solo({k for e in entries for k in e.series if e.design == LORA})
         return [self._row(e, solo) for e in entries]
 
-    def loop(self, trials: int, landmarks: Landmarks = "none") -> PackLoop:
+    def loop(self, trials: int, design: str = LORA) -> PackLoop:
         """A fresh pack of trials 0, 1, ..."""
-        return PackLoop(self.pack, self.setting, self._input_ids, range(trials), landmarks)
+        return PackLoop(self.pack, self.setting, self._input_ids, range(trials), design)
 
-    def measure_memory(self, trials: int, landmarks: Landmarks = "none") -> Memory | None:
+    def measure_memory(self, trials: int, design: str = LORA) -> Memory | None:
         """Of a pack; None where it does not fit."""
         if self.setting.device == "cpu":
-            return cpu_memory(self.setting, self._input_ids, trials, landmarks)
+            return cpu_memory(self.setting, self._input_ids, trials, design)
         try:
-            return gpu_memory(lambda: self.loop(trials, landmarks), self._base_bytes)[1]
+            return gpu_memory(lambda: self.loop(trials, design), self._base_bytes)[1]
         except RuntimeError as error:
             if is_out_of_memory(error):
                 self.pack.max_seats = None  # the next row asks for its own size
@@ -104,21 +105,28 @@ class Ladder:
             entries.append(self._warm_plain())
         if self._workers is not None:
             entries.append(_Entry(f"{self._workers.count} processes", "processes", self._workers.count))
-        for size in self._plan.packs if "packs" in parts or "landmarks" in parts else ():
+        packs = self._warm_packs() if "packs" in parts or "designs" in parts else []
+        entries += packs if "packs" in parts else packs[-1:]  # designs are compared in the largest
+        if "designs" in parts and packs:
+            entries += self._warm_designs()
+        return entries
+
+    def _warm_packs(self) -> list[_Entry]:
+        """Of LoRA alone, up to the largest that fits."""
+        found = []
+        for size in self._plan.packs:
             entry = _Entry(f"pack of {size}", "pack", size)
             if not self._warm_pack(entry):
                 self.notes.append(f"a pack of {size} does not fit in memory; the ladder ends before it")
                 break
             self.largest = size
-            if "packs" in parts or size == self._plan.packs[-1]:
-                entries.append(entry)
-        if "landmarks" in parts and self.largest:
-            entries += self._warm_landmarks()
-        return entries
+            found.append(entry)
+        return found
 
-    def _warm_landmarks(self) -> list[_Entry]:
-        kinds: tuple[Landmarks, ...] = ("fixed", "learnable")
-        found = [_Entry(f"pack of {self.largest}, {k} landmarks", "pack", self.largest, k) for k in kinds]
+    def _warm_designs(self) -> list[_Entry]:
+        """In the largest pack, all but LoRA alone, which is there."""
+        size = self.largest
+        found = [_Entry(f"pack of {size}, {name}", "pack", size, name) for name in DESIGNS if name != LORA]
         fitting = [e for e in found if self._warm_pack(e)]
         self.notes += [f"{e.name}: does not fit in memory" for e in found if e not in fitting]
         return fitting
@@ -140,14 +148,14 @@ class Ladder:
     def _warm_pack(self, entry: _Entry) -> bool:
         """Whether it fits."""
         self._say(f"warming up: {entry.name}")
-        memory = self.measure_memory(entry.trials, entry.landmarks)
+        memory = self.measure_memory(entry.trials, entry.design)
         if memory is None:
             return False
         entry.peak = memory.peak
-        if entry.landmarks == "none":
+        if entry.design == LORA:
             self.memories[entry.trials] = memory
         if self.setting.device == "cpu":
-            time_steps(self.loop(entry.trials, entry.landmarks), 1, "cpu")
+            time_steps(self.loop(entry.trials, entry.design), 1, "cpu")
         return True
 
     def _measure(self, entry: _Entry) -> None:
@@ -164,7 +172,7 @@ class Ladder:
             assert self._plain is not None
             loop = self._plain
         else:
-            loop = self.loop(entry.trials, entry.landmarks)
+            loop = self.loop(entry.trials, entry.design)
         time_steps(loop, WARM_STEPS, self.setting.device)
         entry.seconds.append(time_steps(loop, self.setting.steps, self.setting.device))
         if isinstance(loop, PackLoop):
@@ -182,7 +190,7 @@ class Ladder:
         return found
 
     def _row(self, entry: _Entry, solo: dict[int, list[float]]) -> Row:
-        comparable = entry.series if entry.landmarks == "none" else {}
+        comparable = entry.series if entry.design == LORA else {}
         differences = [
             max(abs(a - b) for a, b in zip(series, solo[k], strict=True)) for k, series in comparable.items()
         ]
@@ -192,6 +200,8 @@ class Ladder:
             trials=entry.trials,
             trial_steps=entry.trials * self.setting.steps,
             seconds=entry.seconds,
+            design=entry.design,
+            parameters=self.loop(1, entry.design).num_parameters(),
             peak_bytes=entry.peak,
             loss_difference=max(differences, default=None),
         )

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,10 @@ from transformers import PreTrainedModel
 from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Pack, Seat, TrainingConfig, load_base, read_step, start_step
 from hylorada._architectures import architecture_of, head_of
 
+from ._designs import ALPHA, LORA, trial_adapter
 from ._options import Setting
 
-Landmarks = Literal["none", "fixed", "learnable"]
 Tokens = npt.NDArray[np.int32]
-_ALPHA = 16
-_BUCKETS = 32
 _MAX_STEPS = 10_000  # of the schedule: long, so that no measurement comes to its end
 
 
@@ -47,15 +45,6 @@ def trial_training(setting: Setting, trial: int) -> TrainingConfig:
     return TrainingConfig(max_steps=_MAX_STEPS, batch_size=setting.batch_size, learning_rate=rate)
 
 
-def trial_adapter(setting: Setting, landmarks: Landmarks = "none") -> HyLoRADAConfig:
-    """LoRA alone, which PEFT can train too; or with landmarks."""
-    extra: dict[str, Any] = {"landmarks": False}
-    if landmarks != "none":
-        extra = {"landmark_bucketing": landmarks, "num_buckets": min(_BUCKETS, setting.block_size)}
-    size = setting.block_size
-    return HyLoRADAConfig(r=setting.r, lora_alpha=_ALPHA, max_positions=size, position_bias=False, **extra)
-
-
 def trial_order(setting: Setting, input_ids: Tokens) -> BatchOrder:
     """Every trial sees the same batches."""
     return BatchOrder(len(input_ids), setting.batch_size, seed=0)
@@ -75,7 +64,7 @@ class PlainLoop:
 
         config = LoraConfig(
             r=setting.r,
-            lora_alpha=_ALPHA,
+            lora_alpha=ALPHA,
             use_rslora=True,
             target_modules=list(architecture_of(base.config.model_type).attention_projections),
             fan_in_fan_out=base.config.model_type == "gpt2",
@@ -113,17 +102,14 @@ class PlainLoop:
     def finish(self) -> None:
         """Nothing: whoever takes the time waits for the device."""
 
-    def num_parameters(self) -> int:
-        return sum(p.numel() for p in self._trained)
-
 
 class PackLoop:
     """A pack of the trials that are named by number."""
 
     def __init__(
-        self, pack: Pack, setting: Setting, input_ids: Tokens, trials: Sequence[int], landmarks: Landmarks = "none"
+        self, pack: Pack, setting: Setting, input_ids: Tokens, trials: Sequence[int], design: str = LORA
     ) -> None:
-        config = trial_adapter(setting, landmarks)
+        config = trial_adapter(setting, design)
         order = trial_order(setting, input_ids)
         self._pack, self._input_ids = pack, torch.from_numpy(input_ids).to(pack.base.device)
         self._seats = {k: self._seat(k, config, setting, order) for k in trials}
@@ -151,7 +137,7 @@ class PackLoop:
 
     def num_parameters(self) -> int:
         """Of one seat."""
-        return sum(p.numel() for p in next(iter(self._seats.values())).adapter.parameters())
+        return next(iter(self._seats.values())).adapter.num_parameters()
 
 
 def matmul_parameters(base: PreTrainedModel) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ._loops import Landmarks, Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
+from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
 from ._options import Setting
 
 WARM_STEPS = 3
@@ -81,8 +81,8 @@ def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]
     return loop, Memory(torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before)
 
 
-def cpu_memory(setting: Setting, input_ids: Tokens, trials: int, landmarks: Landmarks | None) -> Memory | None:
-    """What a process of its own takes for a pack of ``trials``, or for the plain loop where ``landmarks`` is None.
+def cpu_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory | None:
+    """What a process of its own takes for a pack of ``trials``, or for the plain loop where ``design`` is None.
 
     Returns:
         None where the system killed that process.
@@ -91,18 +91,18 @@ def cpu_memory(setting: Setting, input_ids: Tokens, trials: int, landmarks: Land
     context.set_forkserver_preload([__name__])  # one import of torch for all of them
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            return pool.submit(_own_memory, setting, input_ids, trials, landmarks).result()
+            return pool.submit(_own_memory, setting, input_ids, trials, design).result()
         except (BrokenProcessPool, MemoryError):
             return None
 
 
-def _own_memory(setting: Setting, input_ids: Tokens, trials: int, landmarks: Landmarks | None) -> Memory:
+def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory:
     base = bench_base(setting)
     loop: Loop
-    if landmarks is None:
+    if design is None:
         loop = PlainLoop(base, setting, input_ids)
     else:
-        loop = PackLoop(bench_pack(base), setting, input_ids, range(trials), landmarks)
+        loop = PackLoop(bench_pack(base), setting, input_ids, range(trials), design)
     time_steps(loop, _MEMORY_STEPS, setting.device)
     peak = process_peak()
     gc.collect()

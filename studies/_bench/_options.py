@@ -12,8 +12,8 @@ from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, l
 
 from ._shapes import SHAPES, shape_config
 
-Part = Literal["plain", "processes", "packs", "landmarks", "memory", "report"]
-PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "landmarks", "memory", "report")
+Part = Literal["plain", "processes", "packs", "designs", "memory", "report"]
+PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "report")
 _RAY_PARTS = ("processes", "report")
 _DTYPES = ("float32", "bfloat16", "float64")
 _AT_LEAST = {

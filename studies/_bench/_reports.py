@@ -9,7 +9,8 @@ from hylorada import Blocks
 from studies._job import Job, Report
 from studies._tune import Cluster
 
-from ._loops import trial_adapter, trial_training
+from ._designs import trial_adapter
+from ._loops import trial_training
 from ._options import Setting
 
 EVERY = 25  # optimizer steps between reports

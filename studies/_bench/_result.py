@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ._designs import LORA
+
 Kind = Literal["plain", "processes", "pack"]
 
 
@@ -16,6 +18,8 @@ class Row:
         trials: that train at the same time.
         trial_steps: of all of them together in one repeat.
         seconds: of each repeat.
+        parameters: that each trial trains.
+        design: one of :data:`DESIGNS`.
         peak_bytes: most memory, base included; of all processes together where there are several.
         loss_difference: largest difference of a trial's loss from its solo run; None where there is none to compare.
     """
@@ -25,6 +29,8 @@ class Row:
     trials: int
     trial_steps: int
     seconds: Sequence[float]
+    parameters: int
+    design: str = LORA
     peak_bytes: int | None = None
     loss_difference: float | None = None
 
@@ -44,7 +50,6 @@ class Bench:
         step_operations: of one trial-step; see :func:`step_operations`.
         matmul_rates: operations per second of the device, of each repeat.
         rows: in the order of the table.
-        landmark_costs: by kind, percent of time over LoRA alone in the largest pack.
         memory: of packs of growing size, and the growth with each seat.
         report: cost of a report through Tune and host.
         search: trials per hour of a whole search, ours and a process for each trial.
@@ -56,7 +61,6 @@ class Bench:
     step_operations: int
     matmul_rates: Sequence[float]
     rows: Sequence[Row]
-    landmark_costs: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -66,21 +70,40 @@ class Bench:
     def matmul_rate(self) -> float:
         return statistics.median(self.matmul_rates) if self.matmul_rates else 0.0
 
+    @property
+    def design_rows(self) -> Sequence[Row]:
+        """Packs of one size, LoRA alone first; empty where designs were not measured."""
+        sizes = {r.trials for r in self.rows if r.design != LORA}
+        return [r for r in self.rows if r.kind == "pack" and r.trials in sizes]
+
+    def step_time_ratios(self, row: Row) -> Sequence[float]:
+        """A step's time over that of LoRA alone, in each repeat: rows are measured in turns, so repeats are pairs."""
+        lora = self._lora_beside(row)
+        return [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
+
     def figures(self, row: Row) -> dict[str, float | None]:
-        """What the table shows of a row."""
+        """What the tables show of a row; the last two are against LoRA alone."""
         tokens = self.setting["block_size"] * self.setting["batch_size"]
         share = row.rate * self.step_operations / self.matmul_rate if self.matmul_rate else None
+        lora = self._lora_beside(row)
         return {
             "trial_steps_per_s": row.rate,
             "tokens_per_s": row.rate * tokens,
             "matmul_share": share,
             "ratio_to_plain": self._ratio(row, "plain"),
             "ratio_to_processes": self._ratio(row, "processes"),
+            "added_parameters": None if lora is None else row.parameters - lora.parameters,
+            "step_time_ratio": None if lora is None else statistics.median(self.step_time_ratios(row)),
         }
 
     def _ratio(self, row: Row, kind: Kind) -> float | None:
         other = next((r for r in self.rows if r.kind == kind), None)
         return None if other is None else row.rate / other.rate
+
+    def _lora_beside(self, row: Row) -> Row | None:
+        """LoRA alone in a pack of the same size; None for what is no pack."""
+        packs = (r for r in self.rows if row.kind == r.kind == "pack" and r.trials == row.trials)
+        return next((r for r in packs if r.design == LORA), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, raw repeats included."""

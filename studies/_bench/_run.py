@@ -52,7 +52,6 @@ def run_bench(plan: Plan, say: Say) -> Bench:
             step_operations=step_operations(ladder.base, plan.setting),
             matmul_rates=ladder.matmul_rates,
             rows=rows,
-            landmark_costs=_landmark_costs(rows),
             memory=memory,
             notes=notes,
         )
@@ -104,17 +103,6 @@ def _release(plan: Plan) -> None:
     gc.collect()
     if plan.setting.device == "cuda":
         torch.cuda.empty_cache()
-
-
-def _landmark_costs(rows: Sequence[Row]) -> dict[str, float]:
-    """Percent of time that landmarks add to a pack of the same size with LoRA alone."""
-    by_name = {r.name: r for r in rows}
-    return {
-        kind: 100 * (alone.rate / row.rate - 1)
-        for name, row in by_name.items()
-        for kind in ("fixed", "learnable")
-        if name.endswith(f", {kind} landmarks") and (alone := by_name.get(name.split(",")[0]))
-    }
 
 
 def _memory(ladder: Ladder, say: Say) -> dict[str, Any]:

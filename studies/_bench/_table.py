@@ -1,8 +1,10 @@
 """A benchmark as text."""
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ._designs import LORA
 from ._result import Bench, Row
 
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -15,8 +17,9 @@ def print_bench(bench: Bench, out: Console) -> None:
     head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
     lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
     _print(out, lines)
-    if bench.rows:
-        out.print(_table(bench))
+    for table in (_table(bench), _design_table(bench)):
+        if table.row_count:
+            out.print(table)
     _print(out, [*_details(bench), *(f"note: {n}" for n in bench.notes)])
 
 
@@ -32,7 +35,23 @@ def _table(bench: Bench) -> Table:
     for title in titles:
         table.add_column(title, justify="right")
     for row in bench.rows:
-        table.add_row(row.name, *_cells(bench, row))
+        if row.design == LORA:
+            table.add_row(row.name, *_cells(bench, row))
+    return table
+
+
+def _design_table(bench: Bench) -> Table:
+    table = Table(box=None, pad_edge=False)
+    rows = bench.design_rows
+    table.add_column(f"designs, {rows[0].name}" if rows else "")
+    for title in ("parameters", "step time", "middle half of repeats", "peak memory"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        found = bench.figures(row)
+        parameters = f"{row.parameters:,}" if row.design == LORA else f"+{found['added_parameters']:,}"
+        low, high = np.quantile(bench.step_time_ratios(row), (0.25, 0.75))
+        spread = f"{low:.3f} - {high:.3f}"
+        table.add_row(row.design, parameters, f"{found['step_time_ratio']:.3f}x", spread, _peak(row))
     return table
 
 
@@ -43,20 +62,21 @@ def _cells(bench: Bench, row: Row) -> list[str]:
         f"{row.rate:.2f}",
         f"{found['tokens_per_s']:,.0f}",
         "" if share is None else f"{100 * share:.1f} %",
-        "" if row.peak_bytes is None else f"{row.peak_bytes / _GIB:.2f} GiB",
+        _peak(row),
         "" if plain is None else f"{plain:.2f}x",
         "" if processes is None else f"{processes:.2f}x",
         "" if row.loss_difference is None else f"{row.loss_difference:.1e}",
     ]
 
 
+def _peak(row: Row) -> str:
+    return "" if row.peak_bytes is None else f"{row.peak_bytes / _GIB:.2f} GiB"
+
+
 def _details(bench: Bench) -> list[str]:
     lines = []
     if bench.matmul_rates:
         lines.append(f"matmul rate: {bench.matmul_rate / 1e12:.3g} TFLOP/s")
-    if bench.landmark_costs:
-        costs = ", ".join(f"{kind} {cost:+.1f} %" for kind, cost in bench.landmark_costs.items())
-        lines.append(f"landmarks, time over LoRA alone in the largest pack: {costs}")
     return [*lines, *_memory_lines(bench), *_report_lines(bench), *_search_lines(bench)]
 
 

@@ -1,22 +1,39 @@
 """The benchmark: its rows on a toy base, the figures that follow from them, and bad options. No timing is asserted."""
 
+import io
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from rich.console import Console
 from study_runs import run_cli
 
 from hylorada import load_base
-from studies._bench import Bench, BenchOptions, Row, check
+from hylorada._config import LandmarkDesign
+from studies._bench import Bench, BenchOptions, Row, check, print_bench
+from studies._bench._designs import DESIGNS, trial_adapter
 from studies._bench._ladder import spread
 from studies._bench._loops import matmul_parameters, step_operations
 from studies._cli import main
 
 _TINY = ("--block-size=16", "--batch-size=1", "--r=2", "--steps=2", "--repeats=1")
+_LAYERS, _WIDTH, _LANDMARKS = 2, 32, 8  # of the toy model and of every design
+_BANK = _LANDMARKS * _WIDTH
+_ADDED = {  # trained numbers beside LoRA's; blocks of 16 tokens have 16 buckets
+    "position bias": 64 + _LAYERS,
+    "DoRA": _LAYERS * 4 * _WIDTH,
+    "position_adaptive fixed": 2 * _BANK + 16 * _LANDMARKS + 1,
+    "position_adaptive learnable": 2 * _BANK + 16 * _LANDMARKS + 1 + 15,
+    "global": 2 * _BANK + 1,
+    "per_layer": _LAYERS * (2 * _BANK + 1),
+    "per_layer shared": _BANK + _LAYERS * (_BANK + 1),
+    "attention": _LAYERS * (2 * _BANK + 1),
+}
 
 pytestmark = [
     pytest.mark.timeout(600),  # every row once, and two searches
@@ -59,8 +76,7 @@ def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Pat
         ("plain loop", 1, 2, 1),
         ("pack of 1", 1, 2, 1),
         ("pack of 3", 3, 6, 1),
-        ("pack of 3, fixed landmarks", 3, 6, 1),
-        ("pack of 3, learnable landmarks", 3, 6, 1),
+        *((f"pack of 3, {design}", 3, 6, 1) for design in _ADDED),
     ]
 
 
@@ -82,8 +98,63 @@ def test_figures_follow_from_the_raw_numbers(measured: tuple[dict[str, Any], Pat
     assert pack["tokens_per_s"] == pytest.approx(16 * rates["pack of 3"])
     share = rates["pack of 3"] * bench["step_operations"] / statistics.median(bench["matmul_rates"])
     assert pack["matmul_share"] == pytest.approx(share)
-    cost = 100 * (rates["pack of 3"] / rates["pack of 3, fixed landmarks"] - 1)
-    assert bench["landmark_costs"]["fixed"] == pytest.approx(cost)
+    assert rows["pack of 3, DoRA"]["step_time_ratio"] == pytest.approx(rates["pack of 3"] / rates["pack of 3, DoRA"])
+    assert (rows["pack of 1"]["step_time_ratio"], pack["step_time_ratio"], plain["step_time_ratio"]) == (1, 1, None)
+
+
+def test_each_design_trains_as_many_parameters_as_its_formula_says(measured: tuple[dict[str, Any], Path]) -> None:
+    rows = measured[0]["rows"]
+    lora = _LAYERS * 4 * 2 * (_WIDTH + _WIDTH)  # four projections, r = 2
+    assert {r["parameters"] for r in rows if r["design"] == "LoRA"} == {lora}
+    added = {r["design"]: r["added_parameters"] for r in rows if r["design"] != "LoRA"}
+    assert added == _ADDED
+    assert all(r["parameters"] == lora + _ADDED[r["design"]] for r in rows if r["design"] != "LoRA")
+
+
+def test_every_landmark_design_is_compared() -> None:
+    setting = check(BenchOptions()).setting
+    compared = [trial_adapter(setting, name) for name in DESIGNS]
+    assert len(set(compared)) == len(DESIGNS)
+    assert {c.landmark_design for c in compared if c.has_landmarks} == set(get_args(LandmarkDesign))
+    assert {c.landmark_bucketing for c in compared if c.has_buckets} == {"fixed", "learnable"}
+    assert [sum((c.use_dora, c.position_bias, c.has_landmarks)) for c in compared] == [0] + [1] * (len(DESIGNS) - 1)
+
+
+@pytest.fixture
+def designs() -> Bench:
+    """Three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
+    rows = [
+        Row(name=f"pack of {k}", kind="pack", trials=k, trial_steps=k, seconds=seconds, parameters=n, design=design)
+        for design, k, n, seconds in (
+            ("LoRA", 1, 1000, (9.0, 9.0, 9.0)),
+            ("LoRA", 2, 1000, (1.0, 4.0, 2.0)),
+            ("DoRA", 2, 2300, (2.0, 4.0, 5.0)),
+        )
+    ]
+    setting = {"base": "tiny", "dtype": "float32", "device": "cpu", "block_size": 4, "batch_size": 2, "r": 8}
+    provenance = {"device": "a CPU", "cores": 2}
+    return Bench(setting=setting, provenance=provenance, step_operations=1, matmul_rates=(), rows=rows)
+
+
+def test_step_times_pair_up_by_repeat(designs: Bench) -> None:
+    _, lora, dora = designs.rows
+    assert designs.design_rows == [lora, dora]
+    assert designs.step_time_ratios(lora) == [1, 1, 1]
+    assert designs.step_time_ratios(dora) == [2, 1, 2.5]
+    found = designs.figures(dora)
+    assert (found["step_time_ratio"], found["added_parameters"]) == (2, 1300)
+
+
+def test_designs_stand_in_a_table_of_their_own(designs: Bench) -> None:
+    out = io.StringIO()
+    print_bench(designs, Console(file=out, width=120))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
+    assert [line[0] for line in lines[2:4]] == ["pack of 1", "pack of 2"]
+    assert lines[4:] == [
+        ["designs, pack of 2", "parameters", "step time", "middle half of repeats", "peak memory"],
+        ["LoRA", "1,000", "1.000x", "1.000 - 1.000"],
+        ["DoRA", "+1,300", "2.000x", "1.500 - 2.250"],
+    ]
 
 
 def test_memory_is_that_of_packs_of_growing_size(measured: tuple[dict[str, Any], Path]) -> None:
@@ -167,7 +238,7 @@ def test_operations_count_the_tied_head_once(toy_model: str) -> None:
 
 
 def test_median_of_repeats_is_what_counts() -> None:
-    row = Row(name="pack of 2", kind="pack", trials=2, trial_steps=10, seconds=(1.0, 5.0, 2.0))
+    row = Row(name="pack of 2", kind="pack", trials=2, trial_steps=10, seconds=(1.0, 5.0, 2.0), parameters=1)
     setting = {"block_size": 4, "batch_size": 2}
     bench = Bench(setting=setting, provenance={}, step_operations=100, matmul_rates=(1000.0,), rows=(row,))
     assert bench.figures(row)["trial_steps_per_s"] == 5
