@@ -241,14 +241,22 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
     if name in known:
-        return merge(known[name].STUDY, file)
+        return merge(_matching(known[name].STUDY, file, args.config), file)
     stored = _study_folder(args.storage, name)
     if stored is None and not args.study and "arms" in file:
         return file  # a definition of the user's own
     if stored is None:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
-    return merge(json.loads((stored / "study.json").read_text()), file)
+    return merge(_matching(json.loads((stored / "study.json").read_text()), file, args.config), file)
+
+
+def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """``values``, if the file is not of another definition."""
+    asked, given = values["definition"], file.get("definition", values["definition"])
+    if asked != given:
+        raise InputError(f"{path} is of definition {given!r}, the study asked for is of {asked!r}")
+    return values
 
 
 def _study_folder(storage: Path, name: str) -> Path | None:

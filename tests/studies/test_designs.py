@@ -58,6 +58,13 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
     assert note in " ".join(done.out.split())
 
 
+def test_file_of_another_definition_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "designs.yaml").write_text(yaml.safe_dump(STUDY))
+    done = run_cli("run", "learnable_bucketing", f"--config={tmp_path / 'designs.yaml'}", f"--storage={tmp_path}")
+    assert done.code == 2
+    assert "is of definition 'designs', the study asked for is of 'learnable_bucketing'" in done.err
+
+
 def test_design_that_does_not_fit_the_bucketing_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = run_cli(
         "run", "learnable_bucketing", "--set=defaults.landmark_design=attention", f"--storage={tmp_path / 'runs'}"
