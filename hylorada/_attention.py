@@ -70,16 +70,20 @@ def _adding(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         scaling: float | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        # each model file has its own eager function
-        eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
-        whole = eager if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
+        whole = _eager_of(module) if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
         output, weights = whole(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        mix: HeadMix | None = vars(module)["landmarks"]
+        mix: Any = module.landmarks
         if mix is not None:
             output = output + mix.context(query, query.shape[-1] ** -0.5 if scaling is None else scaling)
         return output, weights
 
     return attend
+
+
+def _eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Each model file has an eager function of its own."""
+    found: Callable[..., tuple[Tensor, Tensor]] = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    return found
 
 
 for _name in _SUPPORTED:

@@ -85,7 +85,9 @@ class LayerMix:
         """[K * b, T, d]"""
         seats, length, size = self.gate.shape[0], output.shape[1], output.shape[2]
         rows = output.shape[0] // seats if self.rows is None else self.rows
-        pooled = self.tokens.running_maximum(output, index=self.layer).view(seats, rows, length, size)
+        # the layer is not read without need: compiled code would then tell the layers apart
+        index = 0 if self.tokens.history is None else self.layer
+        pooled = self.tokens.running_maximum(output, index=index).view(seats, rows, length, size)
         if self.noncausal is not None:
             pooled = torch.where(self.noncausal, pooled[:, :, -1:], pooled)
         logits = torch.bmm(pooled.view(seats, rows * length, size), self.gate.mT)

@@ -61,6 +61,46 @@ def test_compiled_layers_serve_every_pack_and_change_no_loss(
     assert "forward" not in vars(pack.base.get_submodule("model.layers.0"))
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"use_dora": True}),
+        ("llama", {"landmark_design": "global"}),
+        ("llama", {"landmark_design": "per_layer", "replication_noncausal_pooling": True}),
+        ("llama", {"landmark_design": "attention"}),
+        ("gpt2", {"landmark_design": "attention"}),
+    ],
+)
+def test_every_design_compiles_once_for_all_layers_and_packs(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    token_blocks: npt.NDArray[np.int32],
+    family: str,
+    changes: dict[str, Any],
+) -> None:
+    from torch._dynamo.utils import counters
+
+    def losses(pack: Pack, size: int) -> list[float]:
+        configs = [make_config(**changes), *[make_config(landmarks=False)] * (size - 1)]
+        training = TrainingConfig(max_steps=4, batch_size=2)
+        seats = {k: Seat(Adapter(pack.base, c, seed=k), training, BatchOrder(24, 2, 0)) for k, c in enumerate(configs)}
+        return [float(x) for _ in range(3) for x in train_step(pack, seats, token_blocks).values()]  # type: ignore[arg-type]
+
+    plain = Pack(make_base(family))
+    expected = [losses(plain, size) for size in (3, 2, 4)]
+    torch._dynamo.reset()
+    counters.clear()
+    pack = Pack(make_base(family), compile_backend="eager")
+    found = [losses(pack, 3)]
+    graphs = counters["stats"]["unique_graphs"]
+    assert 1 <= graphs <= 2  # the first layer, whose input needs no gradient, and the others
+    found += [losses(pack, 2), losses(pack, 4)]
+    assert counters["stats"]["unique_graphs"] == graphs
+    assert not counters["graph_break"]
+    for one, wanted in zip(found, expected, strict=True):
+        assert one == pytest.approx(wanted, rel=1e-5)
+
+
 def test_dropout_runs_uncompiled_with_each_seats_own_stream(
     make_base: Callable[..., PreTrainedModel],
     make_config: Callable[..., HyLoRADAConfig],
