@@ -9,11 +9,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ._architectures import select_targets
+from ._attention import check_attention
 from ._buckets import boundary_penalty
 from ._config import HyLoRADAConfig, TrainingConfig
 from ._devices import column
 from ._errors import InputError
-from ._landmarks import LearnableBucketLandmark, PositionLandmark, build_landmark
+from ._landmarks import (
+    AttentionIntegratedLandmark,
+    LandmarkLoRA,
+    LearnableBucketLandmark,
+    PerLayerLandmark,
+    PositionLandmark,
+    build_landmark,
+)
 from ._lora import LoRA, PositionBias, initial_magnitude
 from ._seeding import derive_seed, stream
 
@@ -65,6 +73,8 @@ class Adapter(nn.Module):
             else None
         )
         self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
+        if isinstance(self.landmark, AttentionIntegratedLandmark):
+            check_attention(base)
         self.to(base.device)
         self._vector: Tensor | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
@@ -127,7 +137,11 @@ class Adapter(nn.Module):
         shown: dict[str, Any] = {"r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))}
         shown["use_dora"] = len(self.magnitudes) > 0
         if self.landmark is not None:
-            shown |= {"num_landmarks": self.landmark.num_landmarks}
+            shown |= {"num_landmarks": self.landmark.num_landmarks, "landmark_design": self.landmark.design}
+        if isinstance(self.landmark, LandmarkLoRA | PerLayerLandmark):
+            shown["replication_noncausal_pooling"] = self.landmark.noncausal
+        if isinstance(self.landmark, PerLayerLandmark) and len(self.landmark.gates) > 1:  # one layer shares either way
+            shown["share_landmarks"] = len(self.landmark.landmarks) == 1
         if isinstance(self.landmark, PositionLandmark):
             shown |= {
                 "num_buckets": self.landmark.position_gates.shape[0],

@@ -37,15 +37,11 @@ def check_attention(base: PreTrainedModel) -> None:
         raise InputError("landmark_design 'attention' does not work with GPT-2's reorder_and_upcast_attn")
 
 
-def open_attention(module: nn.Module) -> None:
-    """Give an attention module a place for its landmarks; several packs may share a base."""
-    vars(module).setdefault("landmarks", None)
-
-
 def fill_attention(module: nn.Module, mix: HeadMix | None) -> HeadMix | None:
-    """Set what is added in the next forward; returns what was set before."""
-    before: HeadMix | None = vars(module)["landmarks"]
-    vars(module)["landmarks"] = mix
+    """Set what is added in the next forward, None for nothing; returns what was set before."""
+    before: HeadMix | None = vars(module).pop("head_mix", None)
+    if mix is not None:
+        vars(module)["head_mix"] = mix
     return before
 
 
@@ -72,10 +68,8 @@ def _adding(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ) -> tuple[Tensor, Tensor | None]:
         whole = _eager_of(module) if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
         output, weights = whole(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        mix: Any = module.landmarks
-        if mix is not None:
-            output = output + mix.context(query, query.shape[-1] ** -0.5 if scaling is None else scaling)
-        return output, weights
+        mix: Any = module.head_mix
+        return output + mix.context(query, query.shape[-1] ** -0.5 if scaling is None else scaling), weights
 
     return attend
 

@@ -151,6 +151,8 @@ class HyLoRADAConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.landmark_bucketing == "auto" and not self.has_buckets:
+            object.__setattr__(self, "landmark_bucketing", "fixed")  # there is nothing to decide
         if self.landmark_bucketing == "auto":
             object.__setattr__(self, "landmark_bucketing", decided_bucketing(self.bucketing_study))
         problems = []

@@ -16,4 +16,5 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = Non
 @lru_cache(64)
 def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Constants of S seats as a tensor [C, S], kept for the next steps."""
-    return to_device(constants, device, dtype).T.contiguous()
+    with torch.inference_mode(False):  # what is kept must serve training too
+        return to_device(constants, device, dtype).T.contiguous()

@@ -5,7 +5,7 @@ nothing, and the gates as small random numbers that break the symmetry between l
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig
 
 from ._buckets import fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
-from ._config import BoundaryInit, BucketSpacing, HyLoRADAConfig
+from ._config import BoundaryInit, BucketSpacing, HyLoRADAConfig, LandmarkDesign
 from ._pooling import Tokens
 from ._seeding import stream
 
@@ -25,7 +25,13 @@ def _gates(*shape: int, seed: int, name: str, dtype: torch.dtype) -> nn.Paramete
 
 
 class Landmark(nn.Module, ABC):
-    """Any design."""
+    """Any design.
+
+    Attributes:
+        design: its name in a configuration.
+    """
+
+    design: ClassVar[LandmarkDesign]
 
     @property
     @abstractmethod
@@ -74,6 +80,8 @@ class LandmarkLoRA(NormLandmark):
         dtype: of all parameters.
     """
 
+    design = "global"
+
     def __init__(
         self,
         *,
@@ -112,6 +120,8 @@ class PerLayerLandmark(Landmark):
         seed: of the initial gates.
         dtype: of all parameters.
     """
+
+    design = "per_layer"
 
     def __init__(
         self,
@@ -169,6 +179,8 @@ class AttentionIntegratedLandmark(Landmark):
         dtype: of all parameters.
     """
 
+    design = "attention"
+
     def __init__(
         self,
         *,
@@ -220,6 +232,8 @@ class PositionLandmark(NormLandmark):
         seed: of the initial gates.
         dtype: of all parameters.
     """
+
+    design = "position_adaptive"
 
     def __init__(
         self,

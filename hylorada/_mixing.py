@@ -27,7 +27,7 @@ from ._landmarks import (
 )
 from ._pooling import Tokens
 
-Design = TypeVar("Design", bound=Landmark)
+LandmarkT = TypeVar("LandmarkT", bound=Landmark)
 
 
 def mix_at_norm(modules: Sequence[NormLandmark | None], hidden: Tensor, positions: Positions, tokens: Tokens) -> Tensor:
@@ -51,8 +51,9 @@ def mix_at_norm(modules: Sequence[NormLandmark | None], hidden: Tensor, position
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if any(isinstance(m, PositionLandmark) for m in modules):
         logits = logits + _position_logits(modules, positions, logits)
-    padding = _padding(modules, logits)
-    weights = torch.softmax(logits if padding is None else logits + padding[:, None, None], dim=-1).to(hidden.dtype)
+    if len({m.num_landmarks for m in modules if m is not None}) > 1:
+        logits = logits + _padding(modules, logits)[:, None, None]
+    weights = torch.softmax(logits, dim=-1).to(hidden.dtype)
     return torch.baddbmm(h, weights.view(*h.shape[:2], landmarks), vectors).view(hidden.shape)
 
 
@@ -63,8 +64,8 @@ class LayerMix:
     Attributes:
         gate: [K, L, d].
         vectors: [K, L, d], scaled.
-        padding: [K, L], -inf at padded landmarks; None without them.
-        noncausal: [K, 1, 1, 1], true for seats that pool over the whole block; None without such.
+        padding: [K, L], -inf at padded landmarks.
+        noncausal: [K], true for seats that pool over the whole block; None without such.
         rows: b; None takes it from the input.
         tokens: of the pass.
         layer: its number.
@@ -72,14 +73,16 @@ class LayerMix:
 
     gate: Tensor
     vectors: Tensor
-    padding: Tensor | None
+    padding: Tensor
     noncausal: Tensor | None
     rows: int | None
     tokens: Tokens
     layer: int
 
-    def tensors(self) -> list[Tensor]:
-        return [self.gate, self.vectors, *(t for t in (self.padding, self.noncausal) if t is not None)]
+    def dynamic(self) -> list[tuple[Tensor, int]]:
+        """Tensors and their dimensions that differ from pack to pack: K and L."""
+        found = [(t, i) for t in (self.gate, self.vectors, self.padding) for i in (0, 1)]
+        return found if self.noncausal is None else [*found, (self.noncausal, 0)]
 
     def add_to(self, output: Tensor) -> Tensor:
         """[K * b, T, d]"""
@@ -89,10 +92,10 @@ class LayerMix:
         index = 0 if self.tokens.history is None else self.layer
         pooled = self.tokens.running_maximum(output, index=index).view(seats, rows, length, size)
         if self.noncausal is not None:
-            pooled = torch.where(self.noncausal, pooled[:, :, -1:], pooled)
+            pooled = torch.where(self.noncausal[:, None, None, None], pooled[:, :, -1:], pooled)
         logits = torch.bmm(pooled.view(seats, rows * length, size), self.gate.mT)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = torch.softmax(logits if self.padding is None else logits + self.padding[:, None], dim=-1)
+        weights = torch.softmax(logits + self.padding[:, None], dim=-1)
         return output + torch.bmm(weights.to(output.dtype), self.vectors).view(output.shape)
 
 
@@ -106,7 +109,7 @@ def layer_mixes(
     padding = _padding(modules, gates)
     noncausal = None
     if any(m is not None and m.noncausal for m in modules):
-        noncausal = to_device([m is not None and m.noncausal for m in modules], gates.device)[:, None, None, None]
+        noncausal = to_device([m is not None and m.noncausal for m in modules], gates.device)
     return [LayerMix(gate, bank, padding, noncausal, rows, tokens, layer) for layer, (gate, bank) in enumerate(columns)]
 
 
@@ -117,17 +120,20 @@ class HeadMix:
     Attributes:
         keys: [K, key/value heads, L, head_dim].
         values: the same, scaled.
-        padding: [K, L], -inf at padded landmarks; None without them.
+        padding: [K, L], -inf at padded landmarks.
         rows: b; None takes it from the input.
     """
 
     keys: Tensor
     values: Tensor
-    padding: Tensor | None
+    padding: Tensor
     rows: int | None
 
-    def tensors(self) -> list[Tensor]:
-        return [self.keys, self.values, *([] if self.padding is None else [self.padding])]
+    def dynamic(self) -> list[tuple[Tensor, int]]:
+        """Tensors and their dimensions that differ from pack to pack: K and L."""
+        return [
+            (t, i) for t, landmarks in ((self.keys, 2), (self.values, 2), (self.padding, 1)) for i in (0, landmarks)
+        ]
 
     def context(self, query: Tensor, scaling: float) -> Tensor:
         """What is added to the attention's output.
@@ -146,7 +152,7 @@ class HeadMix:
         q = query.reshape(shape).transpose(1, 2).reshape(seats * kv_heads, -1, size)
         logits = scaling * torch.bmm(q, self.keys.view(seats * kv_heads, landmarks, size).mT)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).view(seats, -1, landmarks)
-        weights = torch.softmax(logits if self.padding is None else logits + self.padding[:, None], dim=-1)
+        weights = torch.softmax(logits + self.padding[:, None], dim=-1)
         weights = weights.to(query.dtype).view(seats * kv_heads, -1, landmarks)
         mixed = torch.bmm(weights, self.values.view(seats * kv_heads, landmarks, size))
         mixed = mixed.view(seats, kv_heads, rows, -1, size).transpose(1, 2)
@@ -170,11 +176,11 @@ def _by_layer(x: Tensor) -> Sequence[Tensor]:
     return found
 
 
-def _most(modules: Sequence[Design | None]) -> int:
+def _most(modules: Sequence[LandmarkT | None]) -> int:
     return max(m.num_landmarks for m in modules if m is not None)
 
 
-def _stacked(modules: Sequence[Design | None], get: Callable[[Design], Tensor]) -> Tensor:
+def _stacked(modules: Sequence[LandmarkT | None], get: Callable[[LandmarkT], Tensor]) -> Tensor:
     """A tensor [..., L, d] of each seat as [K, ..., max L, d]; zeros for a seat without."""
     landmarks = _most(modules)
     found = [None if m is None else F.pad(get(m), (0, 0, 0, landmarks - m.num_landmarks)) for m in modules]
@@ -182,17 +188,17 @@ def _stacked(modules: Sequence[Design | None], get: Callable[[Design], Tensor]) 
     return torch.stack([torch.zeros_like(shape) if x is None else x for x in found])
 
 
-def _padding(modules: Sequence[Landmark | None], like: Tensor) -> Tensor | None:
-    """[K, max L]: 0 for a seat's own landmarks, -inf for padding; None where there is none."""
+def _padding(modules: Sequence[Landmark | None], like: Tensor) -> Tensor:
+    """[K, max L]: 0 for a seat's own landmarks, -inf for padding."""
     landmarks = _most(modules)
-    counts = tuple(landmarks if m is None else m.num_landmarks for m in modules)
-    return _mask(counts, like.dtype, like.device) if min(counts) < landmarks else None
+    return _mask(tuple(landmarks if m is None else m.num_landmarks for m in modules), like.dtype, like.device)
 
 
 @lru_cache(64)
 def _mask(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    own = torch.arange(max(counts), device=device) < to_device(counts, device)[:, None]
-    return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
+    with torch.inference_mode(False):  # what is kept must serve training too
+        own = torch.arange(max(counts), device=device) < to_device(counts, device)[:, None]
+        return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
 
 
 def _pooled_for_global(modules: Sequence[NormLandmark | None], hidden: Tensor, tokens: Tokens) -> Tensor:
@@ -201,10 +207,9 @@ def _pooled_for_global(modules: Sequence[NormLandmark | None], hidden: Tensor, t
     if not seats:
         return hidden
     mean: Tensor = tokens.running_mean(hidden).to(hidden.dtype).unflatten(0, (len(modules), -1))  # [K, b, T, d]
-    noncausal = tuple((float(isinstance(m, LandmarkLoRA) and m.noncausal),) for m in modules)
-    if any(flag for (flag,) in noncausal):
-        whole = column(noncausal, torch.float32, hidden.device)[0].bool()
-        mean = torch.where(whole[:, None, None, None], mean[:, :, -1:], mean)
+    noncausal = [isinstance(m, LandmarkLoRA) and m.noncausal for m in modules]
+    if any(noncausal):
+        mean = torch.where(to_device(noncausal, hidden.device)[:, None, None, None], mean[:, :, -1:], mean)
     if len(seats) == len(modules):
         return mean.flatten(0, 1)
     chosen = to_device([isinstance(m, LandmarkLoRA) for m in modules], hidden.device)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from transformers import DynamicCache, PreTrainedModel
 
 from ._adapter import Adapter
@@ -19,7 +18,7 @@ from ._config import HyLoRADAConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
 from ._merge import merged_weights
-from ._pack import Pack
+from ._pack import Pack, Prepared
 from ._peft_format import load_adapter, save_adapter
 from ._pooling import History
 
@@ -58,7 +57,7 @@ class HyLoRADAModel(nn.Module):
         self._closed = False
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
         self._checkpoints = False
-        self._running: _Call | None = None
+        self._running: _Running | None = None
 
     @classmethod
     def from_pretrained(cls, base: PreTrainedModel, folder: str | Path) -> Self:
@@ -115,10 +114,9 @@ class HyLoRADAModel(nn.Module):
             call[self._cache_name()] = cache
         checkpointing = self._checkpoints and self.training and torch.is_grad_enabled()
         use_cache = False if checkpointing else self._pool_with_cache(call, use_cache)
-        running = self._call(call)
         if attention_mask is not None:
-            call["position_ids"] = running.positions  # the base itself would count the pads
-        with self._adapting(running), self._checkpointing() if checkpointing else nullcontext():
+            call["position_ids"] = self._positions(call)  # the base itself would count the pads
+        with self._adapting(call), self._checkpointing() if checkpointing else nullcontext():
             return self.base(use_cache=use_cache, **call)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,6 +126,8 @@ class HyLoRADAModel(nn.Module):
         ``attention_mask``) give the tokens that each gives alone, with the key/value cache or without it.
         """
         if self._pools(noncausal=True):
+            if kwargs.get("past_key_values") is not None or kwargs.get("cache") is not None:
+                raise InputError("replication_noncausal_pooling can't go on from a cache; pass the whole text")
             kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
         with self._adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]
@@ -268,24 +268,28 @@ class HyLoRADAModel(nn.Module):
             call[name] = DynamicCache(config=self.base.config)
         return use_cache
 
-    def _call(self, call: dict[str, Any]) -> "_Call":
+    def _prepared(self, call: dict[str, Any], adapters: list[Adapter]) -> Prepared:
         """What a call of the base is to compute with."""
-        positions = self._positions(call)
-        mask: Tensor | None = call.get("attention_mask")
-        pads = mask[:, -positions.shape[1] :] if mask is not None and mask.ndim == 2 else None
+        positions, mask = self._positions(call), call.get("attention_mask")
+        pools = self._pools(noncausal=False) or self._pools(noncausal=True)
+        plain = isinstance(mask, Tensor) and mask.ndim == 2
+        if pools and mask is not None and not plain:
+            raise InputError("landmarks that pool over the tokens so far need an attention_mask [b, T], 0 at pads")
+        pads = mask[:, -positions.shape[1] :] if isinstance(mask, Tensor) and plain else None
         cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
         history = None
         if cache is not None and self._pools(noncausal=False):
             history = History(cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1)
-        return _Call(self._adapters(), positions, pads, history)
+        return self._pack.prepare(adapters, positions, mask=pads, history=history)
 
     @contextmanager
-    def _adapting(self, running: "_Call") -> Iterator[None]:
+    def _adapting(self, call: dict[str, Any]) -> Iterator[None]:
         """Within it the base computes with the adapter."""
         self._refuse_if_closed()
-        before, self._running = self._running, running
+        adapters = self._adapters()
+        before, self._running = self._running, _Running(self._prepared(call, adapters), adapters)
         try:
-            with running.applied_by(self._pack):
+            with self._pack.filled(self._running.prepared):
                 yield
         finally:
             self._running = before
@@ -297,7 +301,7 @@ class HyLoRADAModel(nn.Module):
         running = ExitStack()
 
         def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-            running.enter_context(self._adapting(self._call(kwargs)))
+            running.enter_context(self._adapting(kwargs))
 
         def end(*_: Any) -> None:
             running.close()
@@ -320,8 +324,8 @@ class HyLoRADAModel(nn.Module):
             return given
         tokens: Tensor = call["input_ids"] if call.get("input_ids") is not None else call["inputs_embeds"]
         length = tokens.shape[1]
-        mask: Tensor | None = call.get("attention_mask")
-        if mask is not None and mask.ndim == 2:
+        mask = call.get("attention_mask")  # for some caches a dictionary of masks
+        if isinstance(mask, Tensor) and mask.ndim == 2:
             counted = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
             return counted[:, -length:]
         cache = call.get(self._cache_name())
@@ -350,36 +354,29 @@ class HyLoRADAModel(nn.Module):
     def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
         assert self._running is not None
-        return nullcontext(), _Again(self._pack, self._running)
+        return nullcontext(), _Again(self._pack, *self._running)
 
 
-class _Call(NamedTuple):
-    """What one call of the base computes with."""
+class _Running(NamedTuple):
+    """What the present call of the base computes with."""
 
+    prepared: Prepared
     adapters: list[Adapter]
-    positions: Tensor
-    mask: Tensor | None
-    history: History | None
-
-    def applied_by(self, pack: Pack) -> AbstractContextManager[None]:
-        return pack.active(self.adapters, self.positions, mask=self.mask, history=self.history)
 
 
 class _Again:
-    """Brings back, as often as entered, the adapters of a call and where their dropout streams then were."""
+    """Brings back, as often as entered, what a call computes with and where its dropout streams then were."""
 
-    def __init__(self, pack: Pack, call: _Call) -> None:
-        self._pack, self._call = pack, call
-        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in call.adapters]
+    def __init__(self, pack: Pack, prepared: Prepared, adapters: list[Adapter]) -> None:
+        self._pack, self._prepared = pack, prepared
+        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in adapters]
 
     def __enter__(self) -> None:
         self._stack = ExitStack()
         for stream, then in self._streams:
             self._stack.callback(stream.set_state, stream.get_state())
             stream.set_state(then)
-        # The first time these came before the layer, so the checkpoint must not count what they save for backward.
-        with saved_tensors_hooks(lambda t: t, lambda t: t):
-            self._stack.enter_context(self._call.applied_by(self._pack))
+        self._stack.enter_context(self._pack.filled(self._prepared))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,7 +8,7 @@ turns to NaN harms no other.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import Target, architecture_of, head_of, linear_modules
-from ._attention import attention_with_landmarks, check_attention, fill_attention, open_attention
+from ._attention import attention_with_landmarks, check_attention, fill_attention
 from ._buckets import Positions
 from ._devices import column, to_device
 from ._head_loss import Head, head_nll
 from ._landmarks import AttentionIntegratedLandmark, NormLandmark, PerLayerLandmark
 from ._lora import position_factors, updated_norms, weight_of
-from ._mixing import Design, HeadMix, head_mixes, layer_mixes, mix_at_norm
+from ._mixing import HeadMix, LandmarkT, head_mixes, layer_mixes, mix_at_norm
 from ._pooling import History, Tokens
 from ._slots import LowRank, Slot, close_slot, fill_slot, open_slot
 
@@ -68,7 +68,7 @@ class _Pass:
         modules = self._landmarks(NormLandmark)
         return mix_at_norm(modules, hidden, self.positions, self.tokens) if modules else None
 
-    def _landmarks(self, design: type[Design]) -> list[Design | None]:
+    def _landmarks(self, design: type[LandmarkT]) -> list[LandmarkT | None]:
         """Of each seat, where it is of this design; empty where none is."""
         found = [a.landmark if isinstance(a.landmark, design) else None for a in self.adapters]
         return found if any(m is not None for m in found) else []
@@ -163,6 +163,14 @@ class _Masks:
         return masks
 
 
+class Prepared(NamedTuple):
+    """A pass and what it adds to the base."""
+
+    now: _Pass | None
+    slots: dict[str, Slot]
+    heads: list[HeadMix]
+
+
 class Pack:
     """Runs adapters on one base.
 
@@ -195,11 +203,10 @@ class Pack:
         for module in self._linear.values():
             open_slot(module)
         self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
-        for module in self._attentions:
-            open_attention(module)
         self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._norm_hook())
         self.compile_backend = compile_backend
-        self._mark: Callable[[Sequence[Tensor]], None] | None = None
+        self._uncompiled = False
+        self._mark: Callable[[Slot | HeadMix], None] | None = None
         if compile_backend is not None:
             self._compile(compile_backend)
 
@@ -214,20 +221,30 @@ class Pack:
             compiled = torch.compile(forward, backend=backend)
 
             def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if self._pass is not None and self._pass.dropout:  # compiled code can't draw from a seat's own stream
+                dropout = self._pass is not None and self._pass.dropout
+                if dropout or self._uncompiled:  # compiled code can't draw from a seat's own stream
                     return forward(hidden_states, *args, **kwargs)
                 maybe_mark_dynamic(hidden_states, 0)
                 return compiled(hidden_states, *args, **kwargs)
 
             return call
 
-        def mark(tensors: Sequence[Tensor]) -> None:
-            for tensor in tensors:
-                maybe_mark_dynamic(tensor, 0)
+        def mark(part: Slot | HeadMix) -> None:
+            for tensor, dimension in part.dynamic():
+                maybe_mark_dynamic(tensor, dimension)
 
         self._mark = mark
         for layer in self._layers:
             layer.forward = serve_any_seats(layer.forward)
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """Within it layers run as they are: a pass of a kind that comes once isn't worth compiling."""
+        self._uncompiled = True
+        try:
+            yield
+        finally:
+            self._uncompiled = False
 
     def close(self) -> None:
         """Take everything off the base; it is then as it came, but frozen and in eval mode."""
@@ -276,20 +293,41 @@ class Pack:
             mask: [K * b, T], 0 at pads; None where there are none.
             history: of the tokens before these, for landmarks that pool over all tokens so far.
         """
-        now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base) if adapters else None
-        slots = {} if now is None else now.slots()
-        heads = [] if now is None else now.heads()
-        if self._mark is not None:
-            self._mark([t for slot in slots.values() for t in slot.tensors()])
-            self._mark([t for mix in heads for t in mix.tensors()])
-        if heads:
+        with self.filled(self.prepare(adapters, positions, rows, mask=mask, history=history)):
+            yield
+
+    def prepare(
+        self,
+        adapters: Sequence[Adapter],
+        positions: Tensor,
+        rows: int | None = None,
+        *,
+        mask: Tensor | None = None,
+        history: History | None = None,
+    ) -> "Prepared":
+        """What :meth:`filled` fills the base with; arguments as of :meth:`active`."""
+        if not adapters:
+            return Prepared(None, {}, [])
+        now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base)
+        prepared = Prepared(now, now.slots(), now.heads())
+        if prepared.heads:
             check_attention(self.base)
-        before, self._pass = self._pass, now
-        filled = {path: fill_slot(module, slots.get(path)) for path, module in self._linear.items()}
-        mixes: Sequence[HeadMix | None] = heads or [None] * len(self._attentions)
+        if self._mark is not None:
+            for slot in prepared.slots.values():
+                self._mark(slot)
+            for mix in prepared.heads:
+                self._mark(mix)
+        return prepared
+
+    @contextmanager
+    def filled(self, prepared: "Prepared") -> Iterator[None]:
+        """Within it the base computes with what was prepared; may be entered again for a second forward."""
+        before, self._pass = self._pass, prepared.now
+        filled = {path: fill_slot(module, prepared.slots.get(path)) for path, module in self._linear.items()}
+        mixes: Sequence[HeadMix | None] = prepared.heads or [None] * len(self._attentions)
         mixed = [fill_attention(module, mix) for module, mix in zip(self._attentions, mixes, strict=True)]
         try:
-            with attention_with_landmarks(self.base) if heads else nullcontext():
+            with attention_with_landmarks(self.base) if prepared.heads else nullcontext():
                 yield
         finally:
             self._pass = before

@@ -23,17 +23,17 @@ class History:
     """
 
     def __init__(self, cache: DynamicCache, first: int, statistics: int) -> None:
-        if not isinstance(cache, DynamicCache):
-            raise InputError(
-                f"landmarks that pool over the tokens so far need a DynamicCache, got {type(cache).__name__}"
-            )
+        if not isinstance(cache, DynamicCache) or cache.offloading:
+            kind = "an offloaded one" if isinstance(cache, DynamicCache) else type(cache).__name__
+            raise InputError(f"landmarks that pool over the tokens so far need a DynamicCache, got {kind}")
+        own = [layer for layer in cache.layers[first:] if isinstance(layer, DynamicLayer)]
+        if {layer.get_seq_length() for layer in own} not in ({cache.get_seq_length()}, set()) or (
+            cache.get_seq_length() and len(own) != statistics
+        ):
+            raise InputError("this cache was filled without the adapter's landmarks; start with an empty one")
         while len(cache.layers) < first + statistics:
             cache.layers.append(DynamicLayer())
-        own = cache.layers[first : first + statistics]
-        self._layers = [layer for layer in own if isinstance(layer, DynamicLayer)]
-        known = {layer.get_seq_length() for layer in self._layers}
-        if known != {cache.get_seq_length()}:
-            raise InputError("this cache was filled without the adapter's landmarks; start with an empty one")
+        self._layers: list[DynamicLayer] = cache.layers[first:]  # type: ignore[assignment]
 
     def go_on(self, index: int, pooled: Tensor, count: Tensor, *, largest: bool) -> tuple[Tensor, Tensor]:
         """Join what was pooled before, and keep the result.
@@ -70,7 +70,7 @@ class Tokens:
     def running_mean(self, x: Tensor, *, index: int = 0) -> Tensor:
         """Mean [R, T, d] of x at this token and those before it; 0 where there are only pads. In fp32 or better."""
         values = x.to(torch.promote_types(x.dtype, torch.float32))
-        values = values if self.mask is None else values * self.mask[..., None]
+        values = values if self.mask is None else values.masked_fill(self.mask[..., None] == 0, 0)
         total, count = self._go_on(index, values.cumsum(1), x, largest=False)
         return total / count.clamp(min=1)[..., None]
 

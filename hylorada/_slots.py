@@ -39,13 +39,16 @@ class LowRank:
     masks: Any = None
     excess: Tensor | None = None
 
-    def tensors(self) -> list[Tensor]:
-        return [self.lora_A, self.lora_B, self.gain, *([] if self.excess is None else [self.excess])]
+    def dynamic(self) -> list[tuple[Tensor, int]]:
+        """Tensors and their dimensions that differ from pack to pack: K."""
+        found = (self.lora_A, self.lora_B, self.gain, self.excess)
+        return [(t, 0) for t in found if t is not None]
 
     def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """output + gain * (x @ A.T) @ B.T; x is [K * b, T, d_in], output [K * b, T, d_out].
 
-        With DoRA all but the bias is scaled by 1 + excess.
+        With DoRA all but the bias is scaled by 1 + excess. Dropout is on the update alone (Liu et al. 2024); PEFT drops
+        from the input of the frozen weight's share of the scaling, too.
         """
         seats, length = self.lora_A.shape[0], x.shape[1]
         rows = x.shape[0] // seats if self.rows is None else self.rows
@@ -70,9 +73,9 @@ class Slot:
     update: LowRank | None = None
     landmarks: LayerMix | None = None
 
-    def tensors(self) -> list[Tensor]:
-        """Those with a seat dimension."""
-        return [t for part in (self.update, self.landmarks) if part is not None for t in part.tensors()]
+    def dynamic(self) -> list[tuple[Tensor, int]]:
+        """Tensors and their dimensions that differ from pack to pack."""
+        return [pair for part in (self.update, self.landmarks) if part is not None for pair in part.dynamic()]
 
     def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.update is not None:

@@ -21,7 +21,15 @@ def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
     if folder is None:
         raise InputError("landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study")
     study, results = (_read(Path(folder).expanduser() / name) for name in ("study.json", "results.json"))
-    kinds = {name: _bucketing({**study["defaults"], **arm["config"]}) for name, arm in study["arms"].items()}
+    try:
+        return _decided(study, results, folder)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
+
+
+def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
+    arms = study["arms"].items()
+    kinds = {name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"]) for name, arm in arms}
     found = [c for c in results["comparisons"] if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")]
     if not found:
         raise InputError(f"bucketing_study {folder!r} has not confirmed learnable against fixed buckets")
@@ -29,15 +37,17 @@ def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
     return "learnable" if all(better) else "fixed"
 
 
-def _bucketing(fields: dict[str, Any]) -> str:
+def _bucketing(fields: dict[str, Any], space: dict[str, Any]) -> str:
+    if {"landmark_bucketing", "landmark_design", "landmarks"} & {*space}:
+        return "searched"
     if not fields.get("landmarks", True) or fields.get("landmark_design", "position_adaptive") != "position_adaptive":
         return "none"
     return str(fields.get("landmark_bucketing", "fixed"))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values: Any = json.loads(path.read_text())
     except OSError as error:
         raise InputError(
             f"bucketing_study {str(path.parent)!r} is no finished study: {path.name}: {error.strerror}"

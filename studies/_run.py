@@ -226,7 +226,8 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         The results, which also lie in the study folder as ``results.json`` and ``report.html``.
 
     Raises:
-        InputError: nothing has been written.
+        InputError: bad input, before anything is written; or what the probe found (see :func:`hylorada.probe`), which
+            leaves a study without trials.
         KeyboardInterrupt: the state is saved; the same command goes on.
     """
     material = prepare(study, options)

@@ -195,9 +195,10 @@ def _write_study(folder: Path, *, high: float, p_holm: float, arm: str = "learna
     study = {
         "defaults": {"r": 4},
         "arms": {
-            "plain": {"config": {"landmarks": False}},
-            "held": {"config": {"bucket_spacing": "linear"}},
-            "learnable": {"config": {"landmark_bucketing": "learnable"}},
+            "plain": {"config": {"landmarks": False}, "space": {}},
+            "held": {"config": {"bucket_spacing": "linear"}, "space": {}},
+            "learnable": {"config": {"landmark_bucketing": "learnable"}, "space": {}},
+            "either": {"config": {}, "space": {"landmark_bucketing": {"choice": ["fixed", "learnable"]}}},
         },
     }
     results = {"comparisons": [{"arm": arm, "reference": "held", "high": high, "p_holm": p_holm}]}
@@ -226,6 +227,14 @@ def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
     other = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="plain")
     with pytest.raises(InputError, match="has not confirmed learnable against fixed buckets"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
+    for text in ("{}", "[]", '{"comparisons": [{}]}', '{"comparisons": 3}'):
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(InputError, match="is damaged"):
+            HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
+    searched = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="either")
+    with pytest.raises(InputError, match="has not confirmed learnable against fixed buckets"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=searched)
+    assert HyLoRADAConfig(landmark_bucketing="auto", landmark_design="global").landmark_bucketing == "fixed"
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(InputError, match=r"results\.json is damaged"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hylorada import Adapter, BatchOrder, HyLoRADAConfig, InputError, Pack, Seat, TrainingConfig, probe
+from hylorada._pooling import Tokens
 
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
@@ -52,17 +53,62 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
     probe(Pack(lab.base), [lab.seat(), honest], lab.ids)
     leaking = lab.seat(landmark_design=design)
     leaking.adapter.landmark.noncausal = True  # type: ignore[union-attr]
-    assert lab.problems(lab.seat(), leaking) == [
-        f"landmark_design {design!r}: predictions depend on later tokens through {place!r}"
-    ]
+    misapplied, problem = lab.problems(lab.seat(), leaking)
+    assert misapplied == "replication_noncausal_pooling is True in the trainer, False was asked for"
+    assert problem.startswith(f"landmark_design {design!r}: the prediction from 1 tokens depends on later ones")
+    assert problem.endswith(f"through {place!r}")
+
+
+def test_leak_within_chunks_is_found(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its borders lie on powers of two."""
+
+    def by_chunk(_tokens: Tokens, x: torch.Tensor, **_: Any) -> torch.Tensor:
+        chunks = x.view(len(x), -1, 8, x.shape[2])
+        return chunks.mean(2, keepdim=True).expand_as(chunks).reshape(x.shape)
+
+    monkeypatch.setattr(Tokens, "running_mean", by_chunk)
+    lab = make_lab()
+    assert "depends on later ones" in lab.problems(lab.seat(landmark_design="global"))[0]
+
+
+def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab()
+    seat = lab.seat(landmark_design="per_layer")
+    other = lab.seat(landmark_design="global")
+    other.adapter.config = seat.adapter.config
+    assert lab.problems(other)[0] == "landmark_design is 'global' in the trainer, 'per_layer' was asked for"
+
+
+def test_fewer_blocks_than_a_batch(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab()
+    lab.ids = lab.ids[:1]
+    seats = [Seat(lab.seat().adapter, TrainingConfig(batch_size=4), BatchOrder(1, 4, 0)) for _ in range(2)]
+    probe(Pack(lab.base), [*seats, lab.seat(landmark_design="global", replication_noncausal_pooling=True)], lab.ids)
+
+
+def test_memory_for_one_seat_at_a_time_is_enough(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = make_lab()
+    pack = Pack(lab.base)
+    whole, limit = pack.token_nll, [1]
+
+    def limited(adapters: Any, ids: torch.Tensor) -> torch.Tensor:
+        if len(adapters) > limit[0]:
+            raise torch.OutOfMemoryError
+        return whole(adapters, ids)
+
+    monkeypatch.setattr(pack, "token_nll", limited)
+    probe(pack, [lab.seat(), lab.seat(landmarks=False)], lab.ids)
+    limit[0] = 0
+    with pytest.raises(InputError, match="a single trial does not fit into the memory of cpu"):
+        probe(pack, [lab.seat()], lab.ids)
 
 
 def test_base_that_looks_ahead_is_named(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
     lab.base.get_submodule("model.layers.1.mlp").register_forward_hook(lambda _m, _i, out: out + out.mean(1, True))
-    assert lab.problems(lab.seat(landmarks=False)) == [
-        "adapter without landmarks: predictions depend on later tokens through 'model.layers.1'"
-    ]
+    (problem,) = lab.problems(lab.seat(landmarks=False))
+    assert problem.startswith("adapter without landmarks: the prediction from 1 tokens depends on later ones")
+    assert problem.endswith("through 'model.layers.1'")
 
 
 def test_parameter_without_effect_is_named(make_lab: Callable[..., Lab]) -> None:
