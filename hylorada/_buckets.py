@@ -32,7 +32,7 @@ def fixed_edges(num_buckets: int, max_positions: int, spacing: BucketSpacing) ->
 
 def hard_bucket(positions: Tensor, edges: Tensor) -> Tensor:
     """Index of each position's bucket: the number of edges at or below it; beyond the last edge, the last bucket."""
-    return torch.bucketize(positions, edges, right=True)
+    return torch.bucketize(positions.contiguous(), edges, right=True)  # torch warns of others
 
 
 class Positions:

@@ -1,6 +1,7 @@
 """Tiny random bases, blocks and adapters; each is built from its own seed, no global generator is left changed."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -58,14 +59,30 @@ def _build(family: Family) -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(**{names.get(k, k): v for k, v in _SMALL.items()}))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In tests/hylorada: a second thread has nothing to do there, and beside busy processes all wait for it."""
+    threads = torch.get_num_threads()
+    if request.path.parent.name == "hylorada":
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def make_base() -> Callable[..., PreTrainedModel]:
     """A fresh base of a family ("llama" by default) and dtype; equal bits at every call."""
+    originals: dict[Family, PreTrainedModel] = {}  # a copy takes a quarter of the time
 
     def make(family: Family = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            base = _build(family)
+        if family not in originals:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                originals[family] = _build(family)
+                for name, parameter in originals[family].named_parameters():
+                    if name.endswith("bias"):  # zero at first, so that nothing done to it would show
+                        torch.nn.init.normal_(parameter, std=0.2)
+        base = copy.deepcopy(originals[family])
         base.to(dtype=dtype)  # type: ignore[call-arg]
         base.eval()
         return base

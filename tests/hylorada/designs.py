@@ -3,6 +3,7 @@
 from typing import Any
 
 FAMILIES = ["gpt2", "llama", "gpt_neox", "mistral", "qwen2", "qwen3"]
+ARCHITECTURES = ["gpt2", "llama", "gpt_neox"]  # of these three module trees; the other families have llama's
 BARE: dict[str, Any] = {"landmarks": False, "position_bias": False}
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
 DESIGNS: dict[str, dict[str, Any]] = {

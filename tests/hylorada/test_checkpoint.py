@@ -21,7 +21,8 @@ from hylorada._seat import Seat
 from hylorada._training import Outcome, train_step
 
 CURRICULUM = {"landmark_bucketing": "learnable", "boundary_init": "fixed", "boundary_warmup": 0.5, "lora_dropout": 0.1}
-ARMS: list[dict[str, Any]] = [{"lora_dropout": 0.1}, {**CURRICULUM, "boundary_warmup": 0.2}, CURRICULUM]
+ARMS: list[dict[str, Any]] = [{**CURRICULUM, "boundary_warmup": 0.2}, CURRICULUM]
+STEPS = 10
 
 
 class Lab:
@@ -35,7 +36,7 @@ class Lab:
         self.ids = ids
 
     def seat(self, seed: int = 0, **changes: Any) -> Seat:
-        training = TrainingConfig(max_steps=20, batch_size=2, learning_rate=1e-2, weight_decay=0.1)
+        training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e-2, weight_decay=0.1)
         adapter = Adapter(self.pack.base, self.make_config(**{"lora_dropout": 0.1, **changes}), seed=seed)
         return Seat(adapter, training, BatchOrder(len(self.ids), 2, seed=4))
 
@@ -69,20 +70,20 @@ def _rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object], **
     save_file(tensors, path, metadata={**kept, **metadata})
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=["fixed", "curriculum over", "curriculum on"])
+@pytest.mark.parametrize("arm", ARMS, ids=["curriculum over", "curriculum on"])
 def test_resumed_losses_are_those_of_one_run_bit_for_bit(lab: Lab, tmp_path: Path, arm: dict[str, Any]) -> None:
     path = tmp_path / "seat.safetensors"
     whole = lab.seat(**arm)
-    at_once = lab.train(whole, 20)
+    at_once = lab.train(whole, STEPS)
     first = lab.seat(**arm)
-    losses = lab.train(first, 10)
+    losses = lab.train(first, STEPS // 2)
     save_seat(first, path, {"losses": losses})
     lab.train(first, 3)  # what comes after the checkpoint is lost
     second = lab.seat(seed=99, **arm)  # its own start is overwritten
     extra = load_seat(second, path)
-    assert second.step == 10
+    assert second.step == STEPS // 2
     assert extra == {"losses": losses}
-    assert losses + lab.train(second, 10) == at_once
+    assert losses + lab.train(second, STEPS // 2) == at_once
     for parameter, other in zip(second.adapter.parameters(), whole.adapter.parameters(), strict=True):
         assert torch.equal(parameter, other)
 

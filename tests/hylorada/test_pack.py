@@ -22,7 +22,7 @@ MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
 Results = list[Outcome]
 
-STEPS = 10
+STEPS = 6
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 # One entry an arm: (changes to the adapter, changes to the training). No two are alike.
@@ -66,7 +66,9 @@ LLAMA_ARMS = {
 class Lab:
     """Builds seats over one base and trains them."""
 
-    def __init__(self, base: PreTrainedModel, make_config: MakeConfig, ids: Ids, known: dict[Any, Results]) -> None:
+    def __init__(
+        self, base: PreTrainedModel, make_config: MakeConfig, ids: Ids, known: dict[Any, tuple[Seat, Results]]
+    ) -> None:
         self.base = base
         self.known = known
         self.pack = Pack(base)
@@ -86,12 +88,17 @@ class Lab:
         rows = [train_step(self.pack, seats, self.ids) for _ in range(steps)]
         return {name: [row[name] for row in rows] for name in seats}
 
-    def solo(self, arm: str) -> Results:
-        """Losses of an arm alone, computed once for each family and dtype."""
+    def alone(self, arm: str) -> tuple[Seat, Results]:
+        """An arm trained alone and its losses, computed once for each family and dtype."""
         key = (self.base.config.model_type, self.base.dtype, arm)
         if key not in self.known:
-            self.known[key] = self.train({arm: self.seat(arm)})[arm]
+            seat = self.seat(arm)
+            self.known[key] = seat, self.train({arm: seat})[arm]
         return self.known[key]
+
+    def solo(self, arm: str) -> Results:
+        """Losses of an arm alone."""
+        return self.alone(arm)[1]
 
 
 MakeLab = Callable[..., Lab]
@@ -99,7 +106,7 @@ MakeLab = Callable[..., Lab]
 
 @pytest.fixture(scope="module")
 def make_lab(make_base: MakeBase, make_config: MakeConfig, token_blocks: Ids) -> MakeLab:
-    known: dict[Any, Results] = {}
+    known: dict[Any, tuple[Seat, Results]] = {}
 
     def make(family: str = "gpt2", dtype: torch.dtype = torch.float64) -> Lab:
         return Lab(make_base(family, dtype), make_config, token_blocks, known)
@@ -135,8 +142,7 @@ def _hash(base: PreTrainedModel) -> str:
 # --- a seat equals its solo run ---
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("family", "dtype"), [("gpt2", torch.float64), ("llama", torch.float32)])
 def test_each_seat_equals_its_solo_run(make_lab: MakeLab, family: str, dtype: torch.dtype) -> None:
     lab = make_lab(family, dtype)
     together = lab.train({arm: lab.seat(arm) for arm in ARMS})
@@ -150,10 +156,9 @@ def test_each_seat_equals_its_solo_run(make_lab: MakeLab, family: str, dtype: to
 def test_parameters_equal_those_of_the_solo_run(lab: Lab) -> None:
     seats = {arm: lab.seat(arm) for arm in ARMS}
     lab.train(seats)
-    for arm in ARMS:
-        alone = lab.seat(arm)
-        lab.train({arm: alone})
-        for parameter, other in zip(seats[arm].adapter.parameters(), alone.adapter.parameters(), strict=True):
+    for arm, seat in seats.items():
+        alone, _ = lab.alone(arm)
+        for parameter, other in zip(seat.adapter.parameters(), alone.adapter.parameters(), strict=True):
             torch.testing.assert_close(parameter, other, rtol=0, atol=1e-9)
 
 
@@ -191,14 +196,14 @@ def test_neighbour_with_a_huge_learning_rate_harms_nobody(lab: Lab) -> None:
 
 def test_later_trial_in_a_used_seat_starts_afresh(lab: Lab) -> None:
     first, stays = lab.seat("fixed"), lab.seat("learnable")
-    lab.train({"seat 0": first, "seat 1": stays}, 5)
+    lab.train({"seat 0": first, "seat 1": stays}, 2)
     later = lab.seat("random")
     assert later.step == 0
     assert not later.optimizer.state
-    found = lab.train({"seat 0": later, "seat 1": stays}, 5)
-    found["seat 0"] += lab.train({"seat 0": later}, 5)["seat 0"]
+    found = lab.train({"seat 0": later, "seat 1": stays}, STEPS - 2)
+    found["seat 0"] += lab.train({"seat 0": later}, 2)["seat 0"]
     _equal(found["seat 0"], lab.solo("random"))
-    _equal(found["seat 1"], lab.solo("learnable")[5:])
+    _equal(found["seat 1"], lab.solo("learnable")[2:])
 
 
 def test_first_update_opposes_its_own_gradient(lab: Lab) -> None:
@@ -313,7 +318,7 @@ def test_token_nll_equals_cross_entropy_of_the_logits(
 # --- frozen means frozen, fp32 means fp32 ---
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bits_of_the_base_never_change(make_lab: MakeLab, dtype: torch.dtype) -> None:
     lab = make_lab("gpt2", dtype)
     before = _hash(lab.base)
@@ -342,16 +347,6 @@ def test_adapters_gradients_and_moments_are_fp32_or_better(
 def test_bf16_base_trains_towards_the_fp32_losses(make_lab: MakeLab) -> None:
     half, single = (make_lab("llama", d).solo("learnable") for d in (torch.bfloat16, torch.float32))
     assert half == pytest.approx(single, rel=0.02)
-
-
-@pytest.mark.parametrize("arm", [a for a in ARMS if a != "curriculum"])
-def test_each_parameter_gets_a_gradient_within_three_steps(lab: Lab, arm: str) -> None:
-    seat = lab.seat(arm)
-    missing = {name for name, _ in seat.adapter.named_parameters()}
-    for _ in range(3):
-        lab.train({arm: seat}, 1)
-        missing -= {n for n, p in seat.adapter.named_parameters() if p.grad is not None and p.grad.any()}
-    assert not missing
 
 
 # --- the base after and between packs ---

@@ -1,9 +1,7 @@
-"""Saved adapters: stock PEFT computes what we do, a fresh process too, and nothing that doesn't fit is taken in."""
+"""Saved adapters: stock PEFT computes what we do, every bit comes back, and nothing that doesn't fit is taken in."""
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ MakeConfig = Callable[..., HyLoRADAConfig]
 Scramble = Callable[..., Adapter]
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
-TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5}
 LORA_ALONE: dict[str, Any] = {"landmarks": False, "position_bias": False}
 ARMS: dict[str, dict[str, Any]] = {
     "fixed": {},
@@ -66,27 +63,19 @@ def _peft_logits(base: PreTrainedModel, folder: Path, ids: torch.Tensor) -> torc
     return logits
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"use_rslora": False, "lora_alpha": 5.0}, {"r": 16, "lora_dropout": 0.3}],
-    ids=["rslora", "plain", "wide"],
+    "changes", [{"use_rslora": False, "lora_alpha": 5.0}, {"r": 16, "lora_dropout": 0.3}], ids=["plain", "wide"]
 )
-def test_stock_peft_computes_the_same_logits(
-    trained: Callable[..., HyLoRADAModel],
-    make_base: MakeBase,
-    tmp_path: Path,
-    family: str,
-    dtype: torch.dtype,
-    changes: dict[str, Any],
+def test_stock_peft_computes_the_same_logits_in_fp32(
+    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, family: str, changes: dict[str, Any]
 ) -> None:
-    model, ids = trained(family, dtype, **LORA_ALONE, **changes), _ids()
+    model, ids = trained(family, **LORA_ALONE, **changes), _ids()
     model.save_pretrained(tmp_path)
-    base = make_base(family, dtype)
+    base = make_base(family)
     plain = base(ids).logits
     logits = _peft_logits(base, tmp_path, ids)
-    torch.testing.assert_close(logits, model(ids).logits, rtol=0, atol=TOLERANCES[dtype])
+    torch.testing.assert_close(logits, model(ids).logits, rtol=0, atol=1e-5)
     assert (logits - plain).abs().max() > 0.1
 
 
@@ -105,27 +94,13 @@ def test_stock_peft_adapts_the_named_modules_and_no_others(
         torch.testing.assert_close(stock(input_ids=_ids()).logits, model(_ids()).logits, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_stock_peft_computes_the_lora_part_of_an_adapter_with_more(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, make_config: MakeConfig, tmp_path: Path, family: str
-) -> None:
-    model, ids = trained(family, torch.float64, **ARMS["learnable"]), _ids()
-    model.save_pretrained(tmp_path)
-    logits = _peft_logits(make_base(family, torch.float64), tmp_path, ids)
-    lora = HyLoRADAModel(make_base(family, torch.float64), make_config(**LORA_ALONE)).eval()
-    lora.adapter.load_state_dict({n: p for n, p in model.adapter.state_dict().items() if n.startswith("lora.")})
-    torch.testing.assert_close(logits, lora(ids).logits, rtol=0, atol=1e-10)
-    assert (logits - model(ids).logits).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("family", FAMILIES)
 def test_round_trip_keeps_every_bit(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, family: str, arm: str
+    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, arm: str
 ) -> None:
-    model, ids = trained(family, **ARMS[arm]), _ids()
+    model, ids = trained(**ARMS[arm]), _ids()
     model.save_pretrained(tmp_path / "a" / "b")
-    again = HyLoRADAModel.from_pretrained(make_base(family), str(tmp_path / "a" / "b")).eval()
+    again = HyLoRADAModel.from_pretrained(make_base(), str(tmp_path / "a" / "b")).eval()
     assert again.config == model.config
     assert dict(again.adapter.named_parameters()).keys() == dict(model.adapter.named_parameters()).keys()
     for one, other in zip(again.adapter.parameters(), model.adapter.parameters(), strict=True):
@@ -135,28 +110,6 @@ def test_round_trip_keeps_every_bit(
     assert torch.equal(again(ids).logits, model(ids).logits)
     first, second = again.adapter.start_boundaries(), model.adapter.start_boundaries()
     assert first is second is None or (first is not None and second is not None and torch.equal(first, second))
-
-
-def test_fresh_process_computes_the_same_logits(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path
-) -> None:
-    model, ids = trained(**ARMS["learnable"]), _ids()
-    model.save_pretrained(tmp_path / "adapter")
-    make_base().save_pretrained(tmp_path / "base")
-    save_file({"ids": ids, "logits": model(ids).logits.detach()}, tmp_path / "expected.safetensors")
-    program = """
-        import sys
-        from safetensors.torch import load_file
-        from hylorada import HyLoRADAModel, load_base
-        folder = sys.argv[1]
-        expected = load_file(f"{folder}/expected.safetensors")
-        model = HyLoRADAModel.from_pretrained(load_base(f"{folder}/base"), f"{folder}/adapter").eval()
-        print((model(expected["ids"]).logits - expected["logits"]).abs().max().item())
-    """
-    program = "\n".join(line.strip() for line in program.splitlines())
-    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert float(run.stdout) < 1e-5
 
 
 def test_adapter_of_a_bf16_base_is_saved_and_restored_in_fp32(
