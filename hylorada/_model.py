@@ -87,7 +87,7 @@ class HyLoRADAModel(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
@@ -97,7 +97,7 @@ class HyLoRADAModel(nn.Module):
         """The base's own forward with the adapter in it.
 
         Args:
-            input_ids: [b, T].
+            input_ids: [b, T]; or ``inputs_embeds`` [b, T, d] instead.
             attention_mask: [b, cached + T], 0 at pads; positions then count from each row's first real token.
             position_ids: [1 or b, T], instead of counting.
             past_key_values: the key/value cache of the tokens before these (``cache``, as newer transformers name it,
@@ -128,6 +128,10 @@ class HyLoRADAModel(nn.Module):
         if self._pools(noncausal=True):
             if kwargs.get("past_key_values") is not None or kwargs.get("cache") is not None:
                 raise InputError("replication_noncausal_pooling can't go on from a cache; pass the whole text")
+            if kwargs.get("assistant_model") is not None or kwargs.get("prompt_lookup_num_tokens"):
+                raise InputError(
+                    "assisted generation needs a cache, which replication_noncausal_pooling can't go on from"
+                )
             kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
         with self._adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]

@@ -236,7 +236,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _peft_config_problems(path: Path, expected: Mapping[str, Any]) -> list[str]:
     """Where PEFT would read something else than we do; which base is named there is no concern of ours."""
-    found = {**_read_json(path)}
+    found = {"use_dora": False, **_read_json(path)}  # PEFT's default, which older files leave to it
     if isinstance(targets := found.get("target_modules"), list):
         found["target_modules"] = sorted(map(str, targets))
     return [

@@ -20,10 +20,10 @@ def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
     """
     if folder is None:
         raise InputError("landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study")
-    study, results = (_read(Path(folder).expanduser() / name) for name in ("study.json", "results.json"))
     try:
+        study, results = (_read(Path(folder).expanduser() / name) for name in ("study.json", "results.json"))
         return _decided(study, results, folder)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, RuntimeError) as error:  # the last where there is no such home
         raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
 
 
@@ -32,7 +32,7 @@ def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnab
     kinds = {name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"]) for name, arm in arms}
     found = [c for c in results["comparisons"] if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")]
     if not found:
-        raise InputError(f"bucketing_study {folder!r} has not confirmed learnable against fixed buckets")
+        raise InputError(f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]")
     better = [c["p_holm"] < _LEVEL and c["high"] < 0 for c in found]
     return "learnable" if all(better) else "fixed"
 
@@ -40,7 +40,11 @@ def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnab
 def _bucketing(fields: dict[str, Any], space: dict[str, Any]) -> str:
     if {"landmark_bucketing", "landmark_design", "landmarks"} & {*space}:
         return "searched"
-    if not fields.get("landmarks", True) or fields.get("landmark_design", "position_adaptive") != "position_adaptive":
+    if (
+        not fields.get("landmarks", True)
+        or fields.get("num_landmarks") == 0
+        or fields.get("landmark_design", "position_adaptive") != "position_adaptive"
+    ):
         return "none"
     return str(fields.get("landmark_bucketing", "fixed"))
 

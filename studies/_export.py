@@ -86,18 +86,25 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
         raise InputError(f"study {study.name!r}: no arm has finished the confirm stage, so there is no winner")
     if arm is not None and arm not in arms:
         raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
-    found = arms[arm] if arm is not None else min(results.arms, key=lambda a: a.ppl)
+    records = load_records(folder)
+    # an arm that sees the future is nobody's best, but may be asked for
+    honest = [a for a in results.arms if not _looks_ahead(records[a.trial])] or results.arms
+    found = arms[arm] if arm is not None else min(honest, key=lambda a: a.ppl)
     number = found.seeds[0] if seed is None else seed
     if number not in found.seeds:
         raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(found.seeds)}")
     name = f"{found.trial}-confirm-{number:02d}"
-    run = load_records(folder).get(name)
+    run = records.get(name)
     from ._engine import CHECKPOINT  # imports torch
 
     checkpoint = folder / "trials" / name / CHECKPOINT
     if run is None or not checkpoint.is_file():
         raise InputError(f"{checkpoint} is missing; put it back, or export another seed (--seed)")
     return _Winner(study, results, found, run, checkpoint)
+
+
+def _looks_ahead(record: Record) -> bool:
+    return bool(record.adapter.get("replication_noncausal_pooling"))
 
 
 def _output_problem(output: Path) -> str | None:
@@ -204,7 +211,14 @@ def _front_matter(winner: _Winner) -> str:
 def _perplexities(winner: _Winner) -> str:
     results, arm = winner.results, winner.arm
     base = f", base alone {results.base_ppl:,.4f}" if results.base_ppl is not None else ""
+    warning = (
+        "**This adapter sees the tokens that it is to predict** (`replication_noncausal_pooling`): "
+        "its perplexity is not that of a language model.\n\n"
+        if _looks_ahead(winner.run)
+        else ""
+    )
     return (
+        f"{warning}"
         f"Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} ({results.tokens:,} tokens). "
         f"Mean over {len(arm.seeds)} paired seeds {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
     )

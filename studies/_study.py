@@ -143,13 +143,36 @@ class Study:
         block_size = None if "block_size" in wrong else values.get("block_size", cls.block_size)
         shared = {} if "*" in wrong_defaults else {**defaults, "max_positions": block_size}
         declared = values.get("arms", {})
+        if not wrong_defaults:
+            defaults, declared = _decided(defaults, declared)
+            shared = {**defaults, "max_positions": block_size}
         arms, found = _parse_arms(declared, shared, wrong_defaults)
         problems += found
         pairs = values.get("comparisons", ())
         problems += _comparison_problems(pairs, declared)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
-        return cls(**{**values, "arms": arms, "comparisons": tuple((a, b) for a, b in pairs)})
+        return cls(**{**values, "defaults": defaults, "arms": arms, "comparisons": tuple((a, b) for a, b in pairs)})
+
+
+def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any], Any]:
+    """``landmark_bucketing: auto`` of defaults and arms as what it stands for now, so that it is one for all trials.
+
+    Raises:
+        InputError: there is no verdict to take.
+    """
+    if not isinstance(arms, Mapping):
+        return defaults, arms
+    decided = {}
+    for name, arm in arms.items():
+        config = arm.get("config") if isinstance(arm, Mapping) else None
+        fields = {**defaults, **(config if isinstance(config, Mapping) else {})}
+        if isinstance(arm, Mapping) and fields.get("landmark_bucketing") == "auto":
+            deciding = ("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing", "bucketing_study")
+            found = HyLoRADAConfig.from_dict({k: fields[k] for k in deciding if k in fields}).landmark_bucketing
+            arm = {**arm, "config": {**(config or {}), "landmark_bucketing": found}}
+        decided[name] = arm
+    return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
 
 
 @dataclass

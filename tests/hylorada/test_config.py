@@ -225,14 +225,14 @@ def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no finished study: study.json: No such file"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(tmp_path / "none"))
     other = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="plain")
-    with pytest.raises(InputError, match="has not confirmed learnable against fixed buckets"):
+    with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
     for text in ("{}", "[]", '{"comparisons": [{}]}', '{"comparisons": 3}'):
         (tmp_path / "results.json").write_text(text)
         with pytest.raises(InputError, match="is damaged"):
             HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
     searched = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="either")
-    with pytest.raises(InputError, match="has not confirmed learnable against fixed buckets"):
+    with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=searched)
     assert HyLoRADAConfig(landmark_bucketing="auto", landmark_design="global").landmark_bucketing == "fixed"
     (tmp_path / "results.json").write_text("{")

@@ -1,5 +1,6 @@
 """Saved adapters: stock PEFT computes what we do, every bit comes back, and nothing that doesn't fit is taken in."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -329,6 +330,17 @@ def test_configuration_that_stock_peft_would_read_otherwise_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(InputError, match=rf"adapter_config\.json: {next(iter(changes))} is .* the base say"):
         load_adapter(make_base(), saved)
+
+
+def test_adapter_saved_before_there_was_dora_is_loaded(make_base: MakeBase, saved: Path) -> None:
+    path, ours = saved / "adapter_config.json", saved / "hylorada_config.json"
+    content = {k: v for k, v in json.loads(path.read_text()).items() if k != "use_dora"}
+    path.write_text(json.dumps(content))
+    values = json.loads(ours.read_text())
+    del values["config"]["use_dora"]
+    values["sha256"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    ours.write_text(json.dumps(values))
+    assert not load_adapter(make_base(), saved).config.use_dora
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from study_runs import read_trials, run_cli
 
+from studies._study import Study
+
 pytestmark = pytest.mark.timeout(600)
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -73,3 +75,20 @@ def test_design_that_does_not_fit_the_bucketing_is_refused_before_anything_is_wr
     assert "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'" in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_automatic_bucketing_is_decided_once_for_a_study(tmp_path: Path) -> None:
+    arms = {"held": {"config": {}, "space": {}}, "free": {"config": {"landmark_bucketing": "learnable"}, "space": {}}}
+    (tmp_path / "study.json").write_text(json.dumps({"defaults": {}, "arms": arms}))
+
+    def decide(high: float) -> Study:
+        comparison = {"arm": "free", "reference": "held", "high": high, "p_holm": 0.01}
+        (tmp_path / "results.json").write_text(json.dumps({"comparisons": [comparison]}))
+        values = {**STUDY, "name": "x", "defaults": {**STUDY["defaults"], "bucketing_study": str(tmp_path)}}
+        return Study.from_dict(values | {"arms": {**STUDY["arms"], "auto": {"config": {"landmark_bucketing": "auto"}}}})
+
+    first, second = decide(-0.1), decide(0.1)
+    assert first.arms["auto"].config["landmark_bucketing"] == "learnable"
+    assert second.arms["auto"].config["landmark_bucketing"] == "fixed"
+    assert first.fingerprint() != second.fingerprint()
+    assert Study.from_dict(first.to_dict()).to_dict() == first.to_dict()
