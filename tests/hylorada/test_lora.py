@@ -85,7 +85,7 @@ def test_forward_and_training_equal_stock_peft(
     ours, stock, factors = _ours_and_stock(make_base(family, dtype), make_base(family, dtype), config, targets)
     pairs = [(ours, ours.adapter.parameters()), (stock, factors.values())]
     optimizers = [torch.optim.AdamW(parameters, lr=1e-3) for _, parameters in pairs]
-    for step in range(6):
+    for step in range(20):
         ids = torch.from_numpy(token_blocks[step : step + 2]).long()
         losses = []
         for (model, _), optimizer in zip(pairs, optimizers, strict=True):
