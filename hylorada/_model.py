@@ -129,9 +129,7 @@ class HyLoRADAModel(nn.Module):
             if kwargs.get("past_key_values") is not None or kwargs.get("cache") is not None:
                 raise InputError("replication_noncausal_pooling can't go on from a cache; pass the whole text")
             if kwargs.get("assistant_model") is not None or kwargs.get("prompt_lookup_num_tokens"):
-                raise InputError(
-                    "assisted generation needs a cache, which replication_noncausal_pooling can't go on from"
-                )
+                raise InputError("replication_noncausal_pooling can't go on from a cache, as assisted generation must")
             kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
         with self._adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import DynamicCache, StaticCache
 
-from hylorada import HyLoRADAModel
+from hylorada import HyLoRADAModel, InputError
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
 ARMS: dict[str, dict[str, Any]] = {
@@ -17,6 +18,8 @@ ARMS: dict[str, dict[str, Any]] = {
 NEW = 5
 PAD = 0
 LENGTHS = (6, 3, 1, 4)
+
+POOLING: list[dict[str, Any]] = [{"landmark_design": "global"}, {"landmark_design": "per_layer"}]
 
 MakeModel = Callable[..., HyLoRADAModel]
 
@@ -80,8 +83,11 @@ def test_rows_of_a_left_padded_batch_generate_as_alone_without_the_cache(make_mo
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_beams_and_samples_with_and_without_the_cache_agree(make_model: MakeModel, num_beams: int) -> None:
-    model = make_model("gpt2", **ARMS["learnable"])
+@pytest.mark.parametrize("changes", [ARMS["learnable"], *POOLING])
+def test_beams_and_samples_with_and_without_the_cache_agree(
+    make_model: MakeModel, changes: dict[str, Any], num_beams: int
+) -> None:
+    model = make_model("gpt2", **changes)
     ids, mask = _left_padded(_prompts())
     outputs = []
     for use_cache in (True, False):
@@ -90,6 +96,73 @@ def test_beams_and_samples_with_and_without_the_cache_agree(make_model: MakeMode
             options = _options(use_cache=use_cache, num_beams=num_beams, do_sample=num_beams == 1)
             outputs.append(model.generate(ids, attention_mask=mask, **options).tolist())
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("changes", POOLING)
+def test_statistics_follow_a_cache_that_is_cropped_repeated_and_chosen_from(
+    make_model: MakeModel, changes: dict[str, Any]
+) -> None:
+    model = make_model("gpt2", **changes)
+    ids = torch.randint(1, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    more = torch.randint(1, 50, (4, 3), generator=torch.Generator().manual_seed(1))
+    cache = DynamicCache(config=model.base.config)
+    model(ids, past_key_values=cache)
+    cache.crop(-2)
+    cache.batch_repeat_interleave(2)
+    found = model(more, past_key_values=cache).logits
+    whole = torch.cat([ids[:, :7].repeat_interleave(2, 0), more], 1)
+    torch.testing.assert_close(found, model(whole).logits[:, 7:], rtol=0, atol=1e-10)
+    cache.batch_select_indices(torch.tensor([3, 0]))
+    found = model(more[:2], past_key_values=cache).logits
+    whole = torch.cat([whole[[3, 0]], more[:2]], 1)
+    torch.testing.assert_close(found, model(whole).logits[:, 10:], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("changes", POOLING)
+def test_cache_without_its_statistics_is_refused(make_model: MakeModel, changes: dict[str, Any]) -> None:
+    model, other = make_model("gpt2", **changes), make_model("gpt2", **next(c for c in POOLING if c != changes))
+    ids = _prompts()[0]
+    cache = DynamicCache(config=model.base.config)
+    with model.disable_adapter():
+        model(ids, past_key_values=cache)
+    with pytest.raises(InputError, match="this cache was filled without the adapter's landmarks"):
+        model(ids, past_key_values=cache)
+    assert len(cache.layers) == 2  # as it came
+    with pytest.raises(InputError, match="this cache was filled without the adapter's landmarks"):
+        model(ids, past_key_values=other(ids, past_key_values=DynamicCache(config=model.base.config)).past_key_values)
+    static = StaticCache(config=model.base.config, max_cache_len=20)
+    with pytest.raises(InputError, match="need a DynamicCache, got StaticCache"):
+        model(ids, past_key_values=static)
+
+
+@pytest.mark.parametrize("design", ["global", "per_layer"])
+def test_pooling_over_the_whole_block_goes_on_from_no_cache(make_model: MakeModel, design: str) -> None:
+    model, prompt = make_model("gpt2", landmark_design=design, replication_noncausal_pooling=True), _prompts()[0]
+    found, by_hand = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options()), prompt
+    for _ in range(NEW):
+        by_hand = torch.cat([by_hand, model(by_hand).logits[:, -1:].argmax(-1)], dim=1)
+    assert found.tolist() == by_hand.tolist()
+    refused = "replication_noncausal_pooling can't go on from a cache"
+    with pytest.raises(InputError, match=refused):
+        model(prompt, use_cache=True)
+    for option in ({"past_key_values": DynamicCache()}, {"prompt_lookup_num_tokens": 2}):
+        with pytest.raises(InputError, match=refused):
+            model.generate(prompt, **option, **_options())
+
+
+@pytest.mark.parametrize("changes", POOLING)
+def test_masks_that_do_not_show_the_pads_are_refused(make_model: MakeModel, changes: dict[str, Any]) -> None:
+    model, prompt = make_model("gpt2", **changes), _prompts()[0]
+    with pytest.raises(InputError, match=r"need an attention_mask \[b, T\], 0 at pads"):
+        model(prompt, attention_mask=torch.zeros(1, 1, prompt.shape[1], prompt.shape[1]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_static_cache_of_a_design_that_pools_nothing(make_model: MakeModel, family: str) -> None:
+    model, prompt = make_model(family, torch.float32, **ARMS["learnable"]), _prompts()[0]
+    options = _options(attention_mask=torch.ones_like(prompt), cache_implementation="static", max_new_tokens=3)
+    found = model.generate(prompt, **options)
+    assert found.tolist() == _by_hand(model, prompt, found).tolist()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
