@@ -91,6 +91,10 @@ class Adapter(nn.Module):
         """DoRA's magnitude [d_out] of the base's module at ``path``; None where there is none."""
         return self.magnitudes[path.replace(".", "/")] if self.config.use_dora and path in self.targets else None
 
+    def update_is_zero(self) -> bool:
+        """Whether all of LoRA's B matrices are zero, as they are before any training."""
+        return not any(bool(m.lora_B.any()) for m in self.modules() if isinstance(m, LoRA))
+
     def flatten(self) -> tuple[Tensor, Tensor]:
         """Move all parameters into one vector, in the order of the optimizer's groups; their gradients into another.
 

@@ -77,6 +77,12 @@ def architecture_of(model_type: str) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
+def decoder_layers(base: PreTrainedModel) -> dict[str, nn.Module]:
+    """The decoder layers in order, by their path in the base."""
+    path = architecture_of(base.config.model_type).layers
+    return {f"{path}.{name}": layer for name, layer in base.get_submodule(path).named_children()}
+
+
 @dataclass(frozen=True)
 class Target:
     """One linear module to adapt."""
@@ -88,14 +94,13 @@ class Target:
 
 def linear_modules(base: PreTrainedModel) -> dict[str, Target]:
     """Every linear module inside the decoder layers, by its path in the base."""
-    layers_path = architecture_of(base.config.model_type).layers
     found: dict[str, Target] = {}
-    for index, layer in enumerate(base.get_submodule(layers_path).children()):
+    for index, (path, layer) in enumerate(decoder_layers(base).items()):
         for name, module in layer.named_modules():
             if isinstance(module, nn.Linear):
-                found[f"{layers_path}.{index}.{name}"] = Target(module.in_features, module.out_features, index)
+                found[f"{path}.{name}"] = Target(module.in_features, module.out_features, index)
             elif isinstance(module, Conv1D):  # stores its weight transposed, [d_in, d_out]
-                found[f"{layers_path}.{index}.{name}"] = Target(module.weight.shape[0], module.weight.shape[1], index)
+                found[f"{path}.{name}"] = Target(module.weight.shape[0], module.weight.shape[1], index)
     return found
 
 

@@ -131,9 +131,8 @@ class HeadMix:
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
         """Tensors and their dimensions that differ from pack to pack: K and L."""
-        return [
-            (t, i) for t, landmarks in ((self.keys, 2), (self.values, 2), (self.padding, 1)) for i in (0, landmarks)
-        ]
+        banks = [(t, i) for t in (self.keys, self.values) for i in (0, 2)]
+        return [*banks, (self.padding, 0), (self.padding, 1)]
 
     def context(self, query: Tensor, scaling: float) -> Tensor:
         """What is added to the attention's output.

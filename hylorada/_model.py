@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ._adapter import Adapter
-from ._architectures import architecture_of
+from ._architectures import decoder_layers
 from ._config import HyLoRADAConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
@@ -57,7 +57,7 @@ class HyLoRADAModel(nn.Module):
         self._closed = False
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
         self._checkpoints = False
-        self._running: _Running | None = None
+        self._running: Prepared | None = None
 
     @classmethod
     def from_pretrained(cls, base: PreTrainedModel, folder: str | Path) -> Self:
@@ -270,7 +270,7 @@ class HyLoRADAModel(nn.Module):
             call[name] = DynamicCache(config=self.base.config)
         return use_cache
 
-    def _prepared(self, call: dict[str, Any], adapters: list[Adapter]) -> Prepared:
+    def _prepared(self, call: dict[str, Any]) -> Prepared:
         """What a call of the base is to compute with."""
         positions, mask = self._positions(call), call.get("attention_mask")
         pools = self._pools(noncausal=False) or self._pools(noncausal=True)
@@ -282,16 +282,15 @@ class HyLoRADAModel(nn.Module):
         history = None
         if cache is not None and self._pools(noncausal=False):
             history = History(cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1)
-        return self._pack.prepare(adapters, positions, mask=pads, history=history)
+        return self._pack.prepare(self._adapters(), positions, mask=pads, history=history)
 
     @contextmanager
     def _adapting(self, call: dict[str, Any]) -> Iterator[None]:
         """Within it the base computes with the adapter."""
         self._refuse_if_closed()
-        adapters = self._adapters()
-        before, self._running = self._running, _Running(self._prepared(call, adapters), adapters)
+        before, self._running = self._running, self._prepared(call)
         try:
-            with self._pack.filled(self._running.prepared):
+            with self._pack.filled(self._running):
                 yield
         finally:
             self._running = before
@@ -344,7 +343,7 @@ class HyLoRADAModel(nn.Module):
 
         What lies in them, dropout above all, stays in eval mode; and other users of the base see none of it.
         """
-        layers = list(self.base.get_submodule(architecture_of(self.base.config.model_type).layers).children())
+        layers = list(decoder_layers(self.base).values())
         for layer in layers:
             layer.training = True
         try:
@@ -356,22 +355,15 @@ class HyLoRADAModel(nn.Module):
     def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
         assert self._running is not None
-        return nullcontext(), _Again(self._pack, *self._running)
-
-
-class _Running(NamedTuple):
-    """What the present call of the base computes with."""
-
-    prepared: Prepared
-    adapters: list[Adapter]
+        return nullcontext(), _Again(self._pack, self._running)
 
 
 class _Again:
     """Brings back, as often as entered, what a call computes with and where its dropout streams then were."""
 
-    def __init__(self, pack: Pack, prepared: Prepared, adapters: list[Adapter]) -> None:
+    def __init__(self, pack: Pack, prepared: Prepared) -> None:
         self._pack, self._prepared = pack, prepared
-        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in adapters]
+        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in prepared.adapters]
 
     def __enter__(self) -> None:
         self._stack = ExitStack()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ._adapter import Adapter
-from ._architectures import Target, architecture_of, head_of, linear_modules
+from ._architectures import Target, architecture_of, decoder_layers, head_of, linear_modules
 from ._attention import attention_with_landmarks, check_attention, fill_attention
 from ._buckets import Positions
 from ._devices import column, to_device
@@ -170,6 +170,10 @@ class Prepared(NamedTuple):
     slots: dict[str, Slot]
     heads: list[HeadMix]
 
+    @property
+    def adapters(self) -> Sequence[Adapter]:
+        return () if self.now is None else self.now.adapters
+
 
 class Pack:
     """Runs adapters on one base.
@@ -196,7 +200,7 @@ class Pack:
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)
         self._head = Head.of(*head_of(base))
-        self._layers = list(base.get_submodule(architecture.layers).children())
+        self._layers = list(decoder_layers(base).values())
         self._pass: _Pass | None = None
         self.max_seats: int | None = None
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
@@ -268,33 +272,10 @@ class Pack:
         """
         seats, rows, length = input_ids.shape
         flat = input_ids.reshape(seats * rows, length)
-        with self.active(adapters, torch.arange(length, device=flat.device)[None], rows):
+        with self.filled(self.prepare(adapters, torch.arange(length, device=flat.device)[None], rows)):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
         nll = head_nll(hidden[:, :-1], self._head, flat[:, 1:])
         return nll.view(seats, rows, length - 1)
-
-    @contextmanager
-    def active(
-        self,
-        adapters: Sequence[Adapter],
-        positions: Tensor,
-        rows: int | None = None,
-        *,
-        mask: Tensor | None = None,
-        history: History | None = None,
-    ) -> Iterator[None]:
-        """Within it the base computes with these adapters; with none it computes as it came.
-
-        Args:
-            adapters: of the K seats.
-            positions: [1, T] for all rows, or [K * b, T].
-            rows: b of each seat, by default the batch's rows over K; the batch holds the rows of the first seat, then
-                those of the second, and so on.
-            mask: [K * b, T], 0 at pads; None where there are none.
-            history: of the tokens before these, for landmarks that pool over all tokens so far.
-        """
-        with self.filled(self.prepare(adapters, positions, rows, mask=mask, history=history)):
-            yield
 
     def prepare(
         self,
@@ -304,8 +285,17 @@ class Pack:
         *,
         mask: Tensor | None = None,
         history: History | None = None,
-    ) -> "Prepared":
-        """What :meth:`filled` fills the base with; arguments as of :meth:`active`."""
+    ) -> Prepared:
+        """What :meth:`filled` lets the base compute with; with no adapters, nothing.
+
+        Args:
+            adapters: of the K seats.
+            positions: [1, T] for all rows, or [K * b, T].
+            rows: b of each seat, by default the batch's rows over K; the batch holds the rows of the first seat, then
+                those of the second, and so on.
+            mask: [K * b, T], 0 at pads; None where there are none.
+            history: of the tokens before these, for landmarks that pool over all tokens so far.
+        """
         if not adapters:
             return Prepared(None, {}, [])
         now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base)
@@ -320,7 +310,7 @@ class Pack:
         return prepared
 
     @contextmanager
-    def filled(self, prepared: "Prepared") -> Iterator[None]:
+    def filled(self, prepared: Prepared) -> Iterator[None]:
         """Within it the base computes with what was prepared; may be entered again for a second forward."""
         before, self._pass = self._pass, prepared.now
         filled = {path: fill_slot(module, prepared.slots.get(path)) for path, module in self._linear.items()}

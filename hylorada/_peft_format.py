@@ -65,7 +65,7 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         "config": adapter.config.to_dict(),
         "seed": adapter.seed,
         "base": {"name": base.name_or_path, **_shape_of(base)},
-        "untrained": update_is_zero(adapter),
+        "untrained": adapter.update_is_zero(),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,16 +105,10 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
         for name, tensors in expected.items():
             for key, parameter in tensors.items():
                 parameter.copy_(found[name][key])
-    if update_is_zero(adapter) and not values["untrained"]:
+    if adapter.update_is_zero() and not values["untrained"]:
         raise InputError(f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training")
     _check_digests(folder, values["sha256"])
     return adapter
-
-
-def update_is_zero(adapter: Adapter) -> bool:
-    """Whether all of LoRA's B matrices are zero, as they are before any training."""
-    updates = [adapter.lora_at(path) for path in adapter.targets]
-    return not any(bool(u.lora_B.any()) for u in updates if u is not None)
 
 
 def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

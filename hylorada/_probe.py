@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._adapter import Adapter
-from ._architectures import architecture_of
+from ._architectures import architecture_of, decoder_layers
 from ._errors import InputError
 from ._pack import Pack
 from ._seat import Seat
@@ -16,6 +16,7 @@ from ._training import DoesNotFit, train_step
 
 _STEPS = 2
 _NOISE = 0.02
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
@@ -94,9 +95,7 @@ def _moved(adapter: Adapter) -> Adapter:
 def _watched(pack: Pack) -> Iterator[dict[str, Tensor]]:
     """Within it the outputs of embedding, layers and final norm are kept, in order; all need gradients."""
     base, architecture = pack.base, architecture_of(pack.base.config.model_type)
-    layers = list(base.get_submodule(architecture.layers).children())
-    modules = {"the embedding": base.get_input_embeddings()}
-    modules |= {f"{architecture.layers}.{i}": layer for i, layer in enumerate(layers)}
+    modules = {"the embedding": base.get_input_embeddings(), **decoder_layers(base)}
     modules |= {architecture.final_norm: base.get_submodule(architecture.final_norm)}
     outputs: dict[str, Tensor] = {}
 
@@ -129,9 +128,6 @@ def _leak(nll: Tensor, outputs: dict[str, Tensor]) -> str | None:
             place = next((name for name, size in zip(names, seen, strict=True) if not size), "the head")
             return f"the prediction from {cut} tokens depends on later ones (gradient {seen[0]:.1e}) through {place!r}"
     return None
-
-
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @torch.no_grad()

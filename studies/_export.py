@@ -142,8 +142,7 @@ def _save(winner: _Winner, output: Path) -> None:
     load_seat(seat, winner.checkpoint)
     if seat.step != training.max_steps:
         raise InputError(f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}")
-    updates = [adapter.lora_at(path) for path in adapter.targets]
-    if not any(bool(u.lora_B.any()) for u in updates if u is not None):
+    if adapter.update_is_zero():
         raise InputError(f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training")
     save_adapter(adapter, base, output)
 
