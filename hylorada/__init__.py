@@ -4,7 +4,7 @@ from ._adapter import Adapter
 from ._bases import BaseInfo, inspect_base, load_base, load_tokenizer
 from ._batches import BatchOrder
 from ._blocks import Blocks, build_blocks
-from ._checkpoint import load_seat, save_seat
+from ._checkpoint import UnreadableCheckpoint, load_seat, save_seat
 from ._config import HyLoRADAConfig, TrainingConfig, field_problems
 from ._errors import InputError, nearest
 from ._evaluation import Evaluation
@@ -48,6 +48,7 @@ __all__ = [
     "Seat",
     "Text",
     "TrainingConfig",
+    "UnreadableCheckpoint",
     "build_blocks",
     "count_landmark_params",
     "derive_seed",

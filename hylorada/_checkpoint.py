@@ -2,21 +2,27 @@
 
 import json
 import os
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ._errors import InputError
 from ._seat import Seat
 
-_FORMAT = "hylorada-seat-2"
+_FORMAT = "hylorada-seat-3"
 _VECTORS = ("values", "exp_avg", "exp_avg_sq")
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
+
+
+class UnreadableCheckpoint(InputError):
+    """A seat's file that is damaged or of another version: training it anew gives the same seat."""
 
 
 def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
@@ -33,12 +39,18 @@ def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
     tensors = {f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone() for g in seat.groups for v in _VECTORS}
     tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
     tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
-    metadata = {"format": _FORMAT, "step": str(seat.step), "extra": json.dumps(extra)}
+    texts = {"step": str(seat.step), "extra": json.dumps(extra), "layout": json.dumps(_layout(seat))}
+    content = save(tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts})
     temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata={**metadata, "layout": json.dumps(_layout(seat))})
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the room
+        raise
 
 
 def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
@@ -48,14 +60,17 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
         The ``extra`` values.
 
     Raises:
-        InputError: the file is damaged, or a parameter or tensor is missing, unexpected, or of another shape or dtype;
-            the seat is left as it was.
+        UnreadableCheckpoint: the file is damaged, or of another version; the seat is left as it was.
+        InputError: a parameter or tensor is missing, unexpected, or of another shape or dtype; the seat is left as it
+            was.
     """
     metadata, tensors = _read(path)
     _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
     vectors = {f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")}
     vectors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
     _compare(path, "tensors", {n: _shape(t) for n, t in tensors.items()}, {n: _shape(t) for n, t in vectors.items()})
+    if _checksum(tensors, metadata) != metadata["crc32"]:
+        raise UnreadableCheckpoint(f"{path} is damaged: its checksum differs")
     seat.adapter.dropout_stream.set_state(tensors.pop("dropout_stream"))
     with torch.no_grad():
         for name, value in tensors.items():
@@ -80,10 +95,19 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
-        raise InputError(f"{path} is damaged: {error}") from error
+        raise UnreadableCheckpoint(f"{path} is damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
-        raise InputError(f"{path} is no seat of this version: format {metadata.get('format')!r}, expected {_FORMAT!r}")
+        found = metadata.get("format")
+        raise UnreadableCheckpoint(f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}")
     return metadata, tensors
+
+
+def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    """Of all bits: safetensors notices a cut file, not a flipped bit."""
+    crc = zlib.crc32("\n".join(texts[name] for name in ("step", "extra", "layout")).encode())
+    for name in sorted(tensors):
+        crc = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
 def _layout(seat: Seat) -> dict[str, list[int]]:

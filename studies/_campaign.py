@@ -29,14 +29,22 @@ class Ledger:
         self.tracker.report(record.name, report)
         self.panel.update()
 
+    def fail(self, record: Record, reason: str, traceback: str) -> None:
+        """End a trial that raised; the study's first is told at once, in full."""
+        first = not any(r.state == "failed" for r in self.store.records.values())
+        log = self.store.write_error(record.name, traceback)
+        if first:
+            self.panel.say(f"{traceback.strip()}\n{record.name} failed: {reason}\nlog: {log}; the others go on")
+        self.finish(record, "failed", reason)
+
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
         self.store.finish(record.name, state, reason)
         self.tracker.close(record)
         self.panel.update()
 
 
-class _Stage:
-    """What both stages do with reports."""
+class Stage:
+    """What both stages do with reports; opened again on the same ledger it goes on where things stand."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -53,10 +61,21 @@ class _Stage:
         self._end_if_due(record)
         return pruned
 
-    def on_failure(self, name: str, reason: str) -> None:
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
         record = self._store.records[name]
         if record.state == "running":
-            self._ledger.finish(record, "failed", reason)
+            self._ledger.fail(record, reason, traceback)
+
+    def on_restart(self, name: str) -> None:
+        self._store.restart(name)
+
+    def remaining(self) -> int:
+        """How many trials have not ended."""
+        raise NotImplementedError
+
+    def next_job(self) -> tuple[Job, int] | None:
+        """The next trial to go on with, and the last step of it that is known."""
+        raise NotImplementedError
 
     def _prunes(self, record: Record, report: Report) -> bool:
         raise NotImplementedError
@@ -83,7 +102,7 @@ class _Stage:
         return self._store.job(record), record.step
 
 
-class Search(_Stage):
+class Search(Stage):
     """Equal numbers of trials for each arm, interleaved, so that the arms meet the same conditions.
 
     Args:
@@ -129,7 +148,7 @@ class Search(_Stage):
                     self._asha.stops(record.arm, record.name, report.step, report.metrics["eval/nll"])
 
 
-class Confirm(_Stage):
+class Confirm(Stage):
     """Each arm's winner on the same fresh seeds, to full length, with the test split read once at the end.
 
     Args:

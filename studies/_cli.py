@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -19,6 +19,11 @@ from rich.console import Console
 from hylorada import InputError, nearest
 
 from ._environment import prepare_environment
+from ._faults import StudyStopped
+from ._job import ERROR_LOG
+
+if TYPE_CHECKING:
+    from ._run import Options
 
 _EPILOG = """\
 examples:
@@ -75,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hylorada {version('hylorada')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    _add_extend(commands)
     _add_simple(commands, "list", _list, "study definitions, and the studies in the storage folder", json_output=True)
     show = _add_simple(
         commands, "show", _show, "a study's settings as YAML, to edit and run with --config", json_output=True
@@ -138,6 +144,19 @@ def _add_run(commands: Any) -> None:
     text = "search, confirm and report; the same command again resumes"
     parser = _add_simple(commands, "run", _run, text, json_output=True)
     _add_study_options(parser)
+    _add_place(parser)
+
+
+def _add_extend(commands: Any) -> None:
+    text = "go on with a study that has been run: more search trials, more paired seeds"
+    parser = _add_simple(commands, "extend", _extend, text, json_output=True)
+    parser.add_argument("study", help="name of a study that has been run")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in all")
+    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in all")
+    _add_place(parser)
+
+
+def _add_place(parser: Any) -> None:
     parser.add_argument("--address", help="Ray cluster to join, auto or HOST:6379; default: this machine")
     parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, measured on GPUs")
 
@@ -267,15 +286,35 @@ def _study_folder(storage: Path, name: str) -> Path | None:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    from ._run import Options, run_study
+    options = _options(args)
+    return _run_study(_checked_study(args, options), options, args, console)
 
-    options = Options(
+
+def _extend(args: argparse.Namespace, console: Console) -> int:
+    from ._study import Study
+
+    stored = json.loads((_open(args) / "study.json").read_text())
+    asked = {name: getattr(args, name) for name in ("trials", "seeds") if getattr(args, name) is not None}
+    if not asked:
+        counts = f"--trials (now {stored['trials']}) or --seeds (now {stored['seeds']})"
+        raise InputError(f"extend {args.study!r} by what? give {counts}")
+    return _run_study(Study.from_dict({**stored, **asked}), _options(args), args, console)
+
+
+def _options(args: argparse.Namespace) -> "Options":
+    from ._run import Options
+
+    return Options(
         storage=args.storage.expanduser().absolute(),
         tracking_uri=args.tracking_uri,
         address=args.address,
         seats=args.seats,
     )
-    study = _checked_study(args, options)
+
+
+def _run_study(study: Any, options: "Options", args: argparse.Namespace, console: Console) -> int:
+    from ._run import run_study
+
     try:
         results = run_study(study, options, console)
     except KeyboardInterrupt:
@@ -283,6 +322,9 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         return 130
     except InputError:
         raise
+    except StudyStopped as error:
+        print(f"hylorada: {error}\nthe study stopped; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        return 3
     except Exception:
         traceback.print_exc()
         print(f"hylorada: the study broke off; state saved. To go on: {_resume_command()}", file=sys.stderr)
@@ -291,12 +333,19 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     _print_results(results, args.json)
     if not args.json:
         print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
-    from ._results import load_records
-
-    crashed = [r for r in load_records(folder).values() if r.state == "failed"]
-    for record in crashed[:1]:
-        print(f"hylorada: {len(crashed)} trials crashed; first {record.name}: {record.reason}", file=sys.stderr)
+    crashed = _tell_failures(folder)
     return 3 if crashed or not results.arms else 0
+
+
+def _tell_failures(folder: Path) -> bool:
+    """Each distinct error once, with its count and a log; whether there is any."""
+    from ._results import failures, load_records
+
+    found = failures(load_records(folder))
+    for reason, names in found.items():
+        log = folder / "trials" / names[0] / ERROR_LOG
+        print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)
+    return bool(found)
 
 
 def _resume_command() -> str:

@@ -1,10 +1,12 @@
 """The engine of one host: a pack on one device, with seats that trials take and leave at report boundaries."""
 
+import io
 import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from hylorada import (
     Pack,
     Seat,
     TrainingConfig,
+    UnreadableCheckpoint,
     evaluate,
     load_base,
     load_seat,
@@ -32,9 +35,9 @@ from hylorada import (
     start_step,
 )
 
-from ._job import Job, Report
+from ._files import patiently, write_atomically
+from ._job import CHECKPOINT, Job, Report
 
-CHECKPOINT = "checkpoint.safetensors"
 BLOCK_NLL = "test_block_nll.npy"
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
@@ -91,13 +94,16 @@ class Engine:
             probe(self.pack, members, self._train_ids)
 
     def build(self, job: Job) -> Occupant:
-        """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses."""
-        seat = self._seat(job)
-        occupant = Occupant(job, seat)
+        """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses.
+
+        A checkpoint that can't be read costs its steps, not the trial: training is repeated, with the same result.
+        """
+        occupant = Occupant(job, self._seat(job))
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
-            occupant.last = Report.from_dict(load_seat(seat, checkpoint))
-            occupant.seconds = occupant.last.seconds
+            with suppress(UnreadableCheckpoint):
+                occupant.last = Report.from_dict(load_seat(occupant.seat, checkpoint))
+                occupant.seconds = occupant.last.seconds
         return occupant
 
     def _seat(self, job: Job) -> Seat:
@@ -203,7 +209,7 @@ class Engine:
         def save(name: str, evaluation: Evaluation) -> Report | Exception:
             try:
                 return self._save(due[name], evaluation, by_name.get(name))
-            except Exception as error:  # e.g. a full disk: this trial's fault alone
+            except Exception as error:  # e.g. a full disk: the others are answered all the same
                 return error
 
         # at once, for each waits for its disk
@@ -216,12 +222,12 @@ class Engine:
         metrics = {"train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")}
         metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
         folder = Path(job.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
         block_nll = None
         if test is not None:
             metrics |= {f"test/{k}": v for k, v in test.metrics().items()}
             block_nll = str(folder / BLOCK_NLL)
-            _save_array(test.block_nll, folder / BLOCK_NLL)
+            write_atomically(folder / BLOCK_NLL, _array_file(test.block_nll))
         report = Report(
             **_described(seat),
             step=seat.step,
@@ -232,7 +238,8 @@ class Engine:
         )
         occupant.losses = []
         occupant.last = report
-        save_seat(seat, folder / CHECKPOINT, report.to_dict())
+        checkpoint = folder / CHECKPOINT
+        patiently(lambda: save_seat(seat, checkpoint, report.to_dict()), checkpoint)
         return report
 
     @staticmethod
@@ -261,10 +268,8 @@ def _described(seat: Seat) -> dict[str, Any]:
     }
 
 
-def _save_array(values: Any, path: Path) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        np.save(file, values, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _array_file(values: Any) -> bytes:
+    """An array as a ``.npy`` file holds it."""
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=False)
+    return file.getvalue()

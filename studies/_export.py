@@ -11,9 +11,10 @@ import yaml
 
 from hylorada import InputError, nearest
 
+from ._files import write_atomically
 from ._results import ArmResult, Results, load_records, read_results
 from ._statistics import Comparison
-from ._store import Record, write_atomically
+from ._store import Record
 from ._study import Study
 from ._tracking import unwritable
 

@@ -16,6 +16,7 @@ import ray
 from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ._faults import SeatLost, Superseded
 from ._job import Job, Report
 
 Result = TypeVar("Result")
@@ -49,11 +50,11 @@ class Host:
             The report that the checkpoint holds, if the driver has seen less than it.
         """
         name = job["name"]
-        await self._between_passes(lambda: self._release(name, RuntimeError("superseded by a newer process")))
+        await self._between_passes(lambda: self._release(name, Superseded(name)))
         occupant = await self._build(Job.from_dict(job))
 
         def take() -> Report | None:
-            self._release(name, RuntimeError("superseded by a newer process"))
+            self._release(name, Superseded(name))
             self._engine.attach(occupant)
             self._tokens[name] = token
             self._expect(name)  # it will ask to advance at once
@@ -72,18 +73,23 @@ class Host:
 
         def leave() -> None:
             if self._tokens.get(name) == token:
-                self._release(name, RuntimeError("detached"))
+                self._release(name, SeatLost(name))
 
         await self._between_passes(leave)
 
     async def free(self, name: str) -> None:
-        """Empty the seat of a trial whose process is gone for good."""
-        await self._between_passes(lambda: self._release(name, RuntimeError("freed")))
+        """Empty the seat of a trial whose process is gone."""
+        await self._between_passes(lambda: self._release(name, SeatLost(name)))
 
     async def advance(self, name: str, token: str) -> Report:
-        """Train until the trial's next report."""
+        """Train until the trial's next report.
+
+        Raises:
+            SeatLost: the trial has no seat here.
+            Superseded: a newer process of the trial has it.
+        """
         if self._tokens.get(name) != token:
-            raise KeyError(f"{name} has no seat here")
+            raise Superseded(name) if name in self._tokens else SeatLost(name)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
         self._between.pop(name, None)
         self._start()

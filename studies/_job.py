@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+# in a trial's folder
+CHECKPOINT = "checkpoint.safetensors"
+ERROR_LOG = "error.txt"  # what it raised
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from . import _plots
+from ._files import write_atomically
 from ._results import Results
 from ._sheets import (
     WORDS,
@@ -25,7 +26,7 @@ from ._sheets import (
     trials_sheet,
     winning_sheet,
 )
-from ._store import Record, records_of, write_atomically
+from ._store import Record, records_of
 from ._study import Study
 
 _MANY = 40  # rows above which a table starts folded

@@ -199,6 +199,15 @@ def load_records(folder: Path) -> dict[str, Record]:
     return {r.name: r for r in records}
 
 
+def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
+    """Names of the trials that raised, by reason."""
+    found: dict[str, list[str]] = {}
+    for record in records.values():
+        if record.state == "failed":
+            found.setdefault(record.reason or "", []).append(record.name)
+    return found
+
+
 def read_results(path: Path) -> Results:
     """Results as ``results.json`` holds them."""
     values = json.loads(path.read_text(encoding="utf-8"))

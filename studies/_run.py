@@ -17,16 +17,19 @@ from rich.console import Console
 from hylorada import InputError
 
 from ._environment import make_private, short_folder
+from ._faults import StudyStopped, as_stop
+from ._files import write_atomically
 from ._job import Job
 from ._panel import Panel
 from ._provenance import code_version, command_line, package_versions
 from ._report import write_html
 from ._results import Results, gather
-from ._store import Store, write_atomically
+from ._store import Store
 from ._study import Study
 from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
 if TYPE_CHECKING:
+    from ._campaign import Stage
     from ._tune import Cluster
 
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
@@ -228,7 +231,8 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
     Raises:
         InputError: bad input, before anything is written; or what the probe found (see :func:`hylorada.probe`), which
             leaves a study without trials.
-        KeyboardInterrupt: the state is saved; the same command goes on.
+        StudyStopped: storage, processes or machines don't let it go on; the state is saved.
+        KeyboardInterrupt: the same, on the user's wish.
     """
     material = prepare(study, options)
     with ExitStack() as stack:
@@ -261,9 +265,11 @@ def _tracked(devices: "_Devices", store: Store, options: Options, console: Conso
         devices.close()
         tracker.abort(list(store.records.values()), "KILLED")
         raise Interrupted from error
-    except Exception:
+    except Exception as error:
         devices.close()
         tracker.abort(list(store.records.values()), "FAILED")
+        if stop := as_stop(error):
+            raise stop from error
         raise
 
 
@@ -292,17 +298,27 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, 
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
             panel.begin("search", study.trials * len(study.arms))
-            devices.cluster.run(search, check)
+            _exhaust(lambda: Search(ledger), devices, check)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():
             panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
             panel.begin("confirm", study.seeds * len(best.records))
-            devices.cluster.run(confirm, check)
+            _exhaust(lambda: Confirm(ledger, best.records), devices, check)
         base = _base(store, devices)
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
+
+
+def _exhaust(make: Callable[[], "Stage"], devices: "_Devices", check: Callable[[], None]) -> None:
+    """Run a stage until nothing of it is left: Tune may end with trials that it could not start again."""
+    stage = make()
+    while count := stage.remaining():
+        devices.cluster.run(stage, check)
+        stage = make()
+        if stage.remaining() >= count:
+            raise StudyStopped(f"Ray Tune has ended with {stage.remaining()} trials left to do")
 
 
 def _first_job(study: Study, arm: str) -> Job:
@@ -362,10 +378,10 @@ def _rungs(study: Study) -> str:
 
 
 def _base(store: Store, devices: _Devices) -> dict[str, Any] | None:
-    """The base's own test figures, measured once, while there is a host; None where there has never been one."""
+    """The base's own test figures, measured once, while there is a host; None where none is needed."""
     path = store.folder / "base.json"
-    if not path.exists() and devices.started and (measured := devices.cluster.evaluate_base("test")):
-        write_atomically(path, json.dumps(measured))
+    if not path.exists() and devices.started:
+        write_atomically(path, json.dumps(devices.cluster.evaluate_base("test")))
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     return found
 

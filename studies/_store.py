@@ -6,7 +6,6 @@ holds one Optuna study for each arm, brought in line with the trial files whenev
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
-from ._job import Job, Report
+from ._files import append_line, read_lines, write_atomically
+from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._sampler import make_sampler
 from ._study import Study
 
@@ -49,6 +49,7 @@ class Record:
         state: how it stands; only ``complete`` can be best.
         reason: why it is diverged or failed.
         winner: of a confirm run, the search trial whose configuration it repeats.
+        restarts: how often its process or machine was lost.
         reports: all so far, in order of steps.
     """
 
@@ -64,6 +65,7 @@ class Record:
     state: State = "running"
     reason: str | None = None
     winner: str = ""
+    restarts: int = 0
     reports: list[Report] = field(default_factory=list)
 
     @property
@@ -177,6 +179,19 @@ class Store:
         record.state, record.reason = state, reason
         self._write_record(record)
         self._tell_optuna(record)
+        self._drop_checkpoint(record)
+
+    def restart(self, name: str) -> None:
+        """Note that a trial's process or machine was lost."""
+        record = self.records[name]
+        record.restarts += 1
+        self._write_record(record)
+
+    def write_error(self, name: str, traceback: str) -> Path:
+        """Keep what a trial raised; the file."""
+        path = self.trial_folder(name) / ERROR_LOG
+        write_atomically(path, traceback)
+        return path
 
     def job(self, record: Record) -> Job:
         """What the host has to do for a record."""
@@ -279,6 +294,11 @@ class Store:
                 if record.state != "running":
                     self._tell_optuna(record)
 
+    def _drop_checkpoint(self, record: Record) -> None:
+        """An ended search trial is not gone on with; of a confirm run the checkpoint is the adapter."""
+        if record.stage == "search":
+            (self.trial_folder(record.name) / CHECKPOINT).unlink(missing_ok=True)
+
     def _report_to_optuna(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
         if record.stage == "search" and nll is not None:
@@ -307,33 +327,6 @@ def read_record(path: Path) -> Record:
     lines = path.with_name("reports.jsonl")
     found = [Report.from_dict(json.loads(line)) for line in read_lines(lines)] if lines.exists() else []
     return Record(**json.loads(path.read_text()), reports=found)
-
-
-def read_lines(path: Path) -> list[str]:
-    """The complete lines of a file; a last line cut off by a crash is left out."""
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1].decode().splitlines()
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
-    with path.open("ab+") as file:
-        file.seek(0)
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
-        file.write(line.encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write, sync, rename: a reader sees the old text or the new."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayTaskError
 
+from ._faults import SeatLost, StudyStopped, Superseded
 from ._job import Report
 
-_HOST_TRIES = 3
+HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
 
 
 class Trial(tune.Trainable):
@@ -35,39 +37,49 @@ class Trial(tune.Trainable):
         self._token = ""
         self._host: Any = None
         self._host_id: str | None = None
+        self._lost: str | None = None  # the id of a host that was found dead
 
     def step(self) -> dict[str, Any]:
-        """Go on to the next report; a host that died is replaced and the trial goes on from its checkpoint."""
-        lost: str | None = None
-        cause: Exception | None = None
-        for attempt in range(_HOST_TRIES):
-            try:
-                report = self._next_report(lost)
-            except ray.exceptions.ActorUnavailableError:
-                time.sleep(attempt + 1)  # out of reach for a moment; taking it for dead would make a second host
-                self._token = ""
-                continue
-            except ray.exceptions.RayActorError as error:
-                lost, self._token, cause = self._host_id, "", error
-                continue
-            self._seen = report.step
-            return {"report": json.dumps(report.to_dict()), "done": report.done}  # as text: Tune flattens results
-        why = str(cause).strip().splitlines()[-1:] if cause else ["it can't be reached"]
-        raise RuntimeError(f"the host of this trial's device failed {_HOST_TRIES} times in a row: {why[0]}") from cause
+        """Go on to the next report; a host that died is replaced and the trial goes on from its checkpoint.
 
-    def _next_report(self, lost: str | None) -> Report:
+        What goes wrong is told, not raised: Tune would count a machine that is gone as a failure of the trial.
+        """
+        deaths = 0
+        while True:
+            try:
+                report = self._next_report()
+            except ray.exceptions.ActorUnavailableError:
+                time.sleep(1)  # out of reach for a moment; taking it for dead would make a second host
+                self._token = ""
+            except ray.exceptions.RayActorError as error:
+                self._lost, self._token, deaths = self._host_id, "", deaths + 1
+                if deaths == HOST_TRIES:
+                    return {"stopped": host_died(error), "done": True}
+            except SeatLost:
+                self._token = ""
+            except StudyStopped as error:
+                return {"stopped": str(error.cause if isinstance(error, RayTaskError) else error), "done": True}
+            except RayTaskError as error:
+                if isinstance(error, Superseded):
+                    raise  # nobody listens to this process any more
+                return {"failed": _described(error), "done": True}
+            else:
+                self._seen = report.step
+                return {"report": json.dumps(report.to_dict()), "done": report.done}  # as text: Tune flattens results
+
+    def _next_report(self) -> Report:
         if not self._token:
-            stored = self._take_seat(lost)
+            stored = self._take_seat()
             if stored is not None:
                 return stored
         report: Report = ray.get(self._host.advance.remote(self._job["name"], self._token))
         return report
 
-    def _take_seat(self, lost: str | None) -> Report | None:
+    def _take_seat(self) -> Report | None:
         gpus = ray.get_gpu_ids()
         node = ray.get_runtime_context().get_node_id()
         device = str(gpus[0]) if gpus else ""
-        self._host, self._host_id = ray.get(self._registry.host.remote(node, device, lost))
+        self._host, self._host_id = ray.get(self._registry.host.remote(node, device, self._lost))
         token = uuid.uuid4().hex
         stored: Report | None = ray.get(self._host.attach.remote(self._job, token, self._seen))
         self._token = token
@@ -85,3 +97,16 @@ class Trial(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing: the host restores the seat when the trial takes it."""
+
+
+def host_died(error: Exception) -> str:
+    """Why a study stops whose host dies again and again."""
+    why = str(error).strip().splitlines()
+    return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
+
+
+def _described(error: RayTaskError) -> str:
+    """An exception of the host's as JSON: in a line, and in full."""
+    lines = str(error.cause).strip().splitlines() or [""]
+    reason = f"{type(error.cause).__name__}: {lines[0]}"
+    return json.dumps({"reason": reason, "traceback": error.traceback_str})

@@ -4,8 +4,8 @@ import json
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +16,12 @@ from ray.tune.search import Searcher
 
 from hylorada import InputError
 
+from ._faults import StudyStopped
 from ._host import start_registry
 from ._job import Job, Report
-from ._trial import Trial
+from ._trial import HOST_TRIES, Trial, host_died
 
-_RETRIES = 2  # of a trial whose process or host died
+_RESTARTS = 5  # of one trial, by deaths of its process, without a report in between
 
 
 def _never() -> None:
@@ -39,8 +40,11 @@ class Source(Protocol):
     def on_report(self, name: str, report: Report) -> bool:
         """Take a report; True stops the trial."""
 
-    def on_failure(self, name: str, reason: str) -> None:
-        """A trial that raised, retries included."""
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        """A trial that raised."""
+
+    def on_restart(self, name: str) -> None:
+        """A trial whose process or machine was lost, and that goes on elsewhere."""
 
 
 class _Local:
@@ -53,12 +57,12 @@ class _Local:
 class _Proposer(_Local, Searcher):
     """Gives Tune the source's jobs."""
 
-    def __init__(self, source: Source, registry: str) -> None:
+    def __init__(self, source: Source, registry: str, judge: "_Judge") -> None:
         super().__init__()
-        self._source, self._registry = source, registry
+        self._source, self._registry, self._judge = source, registry, judge
 
     def suggest(self, trial_id: str) -> Any:
-        given = self._source.next_job()
+        given = self._judge.keeping_faults(self._source.next_job)
         if given is None:
             return Searcher.FINISHED
         job, seen = given
@@ -75,31 +79,56 @@ class _Proposer(_Local, Searcher):
 
 
 class _Judge(_Local, FIFOScheduler):
-    """Passes reports to the source and its answer to Tune."""
+    """Passes reports to the source and its answer to Tune.
+
+    Attributes:
+        fault: what came up in the driver's own work, or ended the study; Tune would wrap it in an error of its own.
+    """
 
     def __init__(self, source: Source, free: Callable[[str], None], check: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source, self._free, self._check = source, free, check
+        self._deaths: Counter[str] = Counter()
+        self.fault: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        self._check()
-        stops = self._source.on_report(trial.config["job"]["name"], _report(result))
+        stops = self.keeping_faults(self._take, trial.config["job"]["name"], result)
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Tune comes here, and not to :meth:`on_trial_result`, with the last report of a trial that is done."""
-        self._source.on_report(trial.config["job"]["name"], _report(result))
+        """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done."""
+        self.keeping_faults(self._take, trial.config["job"]["name"], result)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        if not trial.should_recover():
-            error = trial.get_error()
-            reason = str(error).strip().splitlines()[-1] if error is not None and str(error).strip() else repr(error)
-            self._free(trial.config["job"]["name"])
-            self._source.on_failure(trial.config["job"]["name"], reason)
+        """The trial's process is gone; Tune starts another, for trials themselves don't raise."""
+        self.keeping_faults(self._take_death, trial.config["job"]["name"], trial.get_error())
 
+    def keeping_faults(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.fault = self.fault or error
+            raise
 
-def _report(result: Mapping[str, Any]) -> Report:
-    return Report.from_dict(json.loads(result["report"]))
+    def _take(self, name: str, result: Mapping[str, Any]) -> bool:
+        self._check()
+        if stopped := result.get("stopped"):
+            raise StudyStopped(stopped)
+        if failed := result.get("failed"):
+            self._source.on_failure(name, **json.loads(failed))
+            return False
+        del self._deaths[name]
+        return self._source.on_report(name, Report.from_dict(json.loads(result["report"])))
+
+    def _take_death(self, name: str, error: Exception | None) -> None:
+        self._deaths[name] += 1
+        if self._deaths[name] > _RESTARTS:
+            why = str(error).strip().splitlines()[-1:]
+            raise StudyStopped(
+                f"the process of {name} died {self._deaths[name]} times in a row without a report: {''.join(why)}"
+            )
+        self._free(name)
+        self._source.on_restart(name)
 
 
 class Cluster:
@@ -154,14 +183,20 @@ class Cluster:
         return float(ray.cluster_resources().get("GPU", 0))
 
     def _measured_seats(self, batch_size: int) -> int:
-        found: int = ray.get(self._any_host().find_seats.remote(batch_size))
-        return found
+        return int(self._ask("find_seats", batch_size))
 
-    def _any_host(self) -> Any:
-        """One host, made if there is none."""
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """The answer of any host; one that dies over it is replaced."""
         kind = "GPU" if self._gpus() else "CPU"
-        node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(kind))
-        return ray.get(self._registry.host.remote(node, "0" if self._gpus() else ""))[0]
+        lost, cause = None, None
+        for _ in range(HOST_TRIES):
+            node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(kind))
+            try:
+                host, number = ray.get(self._registry.host.remote(node, "0" if self._gpus() else "", lost))
+                return ray.get(getattr(host, method).remote(*arguments))
+            except ray.exceptions.RayActorError as error:
+                lost, cause = number, error
+        raise StudyStopped(host_died(cause or RuntimeError())) from cause
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out jobs on a host before anything is trained.
@@ -169,9 +204,12 @@ class Cluster:
         Raises:
             InputError: what is not as it must be.
         """
-        problems: list[str] = ray.get(self._any_host().probe.remote([job.to_dict() for job in jobs]))
-        if problems:
+        if problems := self._ask("probe", [job.to_dict() for job in jobs]):
             raise InputError(problems)
+
+    def evaluate_base(self, split: str) -> dict[str, float]:
+        """The base's figures, from any host."""
+        return dict(self._ask("evaluate_base", split))
 
     @property
     def resources(self) -> dict[str, float]:
@@ -188,16 +226,8 @@ class Cluster:
         kind = "gpu" if asked["gpu"] else "cpu"
         return max(1, int(float(ray.cluster_resources().get(kind.upper(), 1)) / asked[kind]))
 
-    def evaluate_base(self, split: str) -> dict[str, float] | None:
-        """The base's figures, from any host; None where no trial has needed one."""
-        for host in ray.get(self._registry.hosts.remote()):
-            with suppress(ray.exceptions.RayActorError):  # a host that has died; the others will do
-                found: dict[str, float] = ray.get(host.evaluate_base.remote(split))
-                return found
-        return None
-
     def free(self, name: str) -> None:
-        """Empty the seat of a trial that has failed for good."""
+        """Empty the seat of a trial whose process is gone."""
         for host in ray.get(self._registry.hosts.remote()):
             host.free.remote(name)
 
@@ -207,15 +237,19 @@ class Cluster:
         Args:
             source: of the jobs.
             check: raises if the run is to end.
+
+        Raises:
+            StudyStopped: something outside the trials keeps them from going on.
         """
         count = source.remaining()
         if not count:
             return
+        judge = _Judge(source, self.free, check)
         tuner = tune.Tuner(
             tune.with_resources(Trial, self.resources),
             tune_config=tune.TuneConfig(
-                search_alg=_Proposer(source, self._name),
-                scheduler=_Judge(source, self.free, check),
+                search_alg=_Proposer(source, self._name, judge),
+                scheduler=judge,
                 num_samples=count,
                 max_concurrent_trials=min(self.slots, count),
                 reuse_actors=True,
@@ -225,12 +259,18 @@ class Cluster:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(self._folder / "t"),
-                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+                failure_config=tune.FailureConfig(max_failures=-1),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
             ),
         )
-        tuner.fit()
+        try:
+            tuner.fit()
+        except Exception:
+            if judge.fault is None:
+                raise
+        if judge.fault is not None:
+            raise judge.fault
         check()
         shutil.rmtree(self._folder / "t", ignore_errors=True)
 

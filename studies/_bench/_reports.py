@@ -34,8 +34,11 @@ class _Jobs:
         self.times[report.step] = time.perf_counter()
         return False
 
-    def on_failure(self, name: str, reason: str) -> None:
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
         self.failures.append(f"{name}: {reason}")
+
+    def on_restart(self, name: str) -> None:
+        """Left to the times: a bench on a machine that loses processes measures that."""
 
 
 def report_cost(setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path) -> dict[str, Any]:

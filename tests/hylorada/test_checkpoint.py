@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig
+from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig, UnreadableCheckpoint
 from hylorada._batches import BatchOrder
 from hylorada._checkpoint import load_seat, save_seat
 from hylorada._seat import Seat
@@ -111,6 +111,17 @@ def test_truncated_file_is_refused(lab: Lab, saved: Path, keep: float) -> None:
         load_seat(lab.seat(), saved)
 
 
+@pytest.mark.parametrize("where", [-1, -500, -5000])
+def test_flipped_bit_is_refused_and_the_seat_left_as_it_was(lab: Lab, saved: Path, where: int) -> None:
+    content = bytearray(saved.read_bytes())
+    content[where] ^= 1
+    saved.write_bytes(content)
+    seat = lab.seat()
+    with pytest.raises(UnreadableCheckpoint, match="is damaged: its checksum differs"):
+        load_seat(seat, saved)
+    assert lab.train(seat, 3) == lab.train(lab.seat(), 3)
+
+
 @pytest.mark.parametrize(
     "name",
     ["matrices/values", "dropout_stream", "scalars/exp_avg", "scalars/step"],
@@ -146,7 +157,7 @@ def test_checkpoint_of_another_configuration_changes_nothing(lab: Lab, saved: Pa
 
 def test_other_format_is_refused(lab: Lab, saved: Path) -> None:
     _rewrite(saved, lambda _: None, format="hylorada-seat-0")
-    with pytest.raises(InputError, match="format 'hylorada-seat-0', expected 'hylorada-seat-2'"):
+    with pytest.raises(InputError, match="format 'hylorada-seat-0', expected 'hylorada-seat-3'"):
         load_seat(lab.seat(), saved)
     save_file({"x": torch.zeros(1)}, saved)
     with pytest.raises(InputError, match="format None"):

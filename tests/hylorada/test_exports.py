@@ -28,6 +28,7 @@ PUBLIC = [
     "Seat",
     "Text",
     "TrainingConfig",
+    "UnreadableCheckpoint",
     "build_blocks",
     "count_landmark_params",
     "derive_seed",

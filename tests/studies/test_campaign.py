@@ -163,12 +163,13 @@ def test_search_takes_failures_once(folder: _Folder) -> None:
     search = Search(ledger)
     job, _ = search.next_job() or pytest.fail("no job")
     search.on_report(job.name, _report(2))
-    search.on_failure(job.name, "out of memory")
+    search.on_failure(job.name, "out of memory", "Traceback of the first")
     calls = len(folder.tracker.calls)
     assert not search.on_report(job.name, _report(4))
-    search.on_failure(job.name, "again")
+    search.on_failure(job.name, "again", "another")
     record = ledger.store.records[job.name]
     assert (record.state, record.reason, record.step) == ("failed", "out of memory", 2)
+    assert (ledger.store.trial_folder(job.name) / "error.txt").read_text() == "Traceback of the first"
     assert len(folder.tracker.calls) == calls
 
 
@@ -307,7 +308,7 @@ def test_winners_explain_missing_arms(folder: _Folder) -> None:
     while given := search.next_job():
         name = given[0].name
         if name == "baseline-0002":
-            search.on_failure(name, "crashed")
+            search.on_failure(name, "crashed", "Traceback")
         else:
             search.on_report(name, reports.get(name, _report(8)))
     found = winners(ledger.store)

@@ -1,0 +1,57 @@
+"""What can go wrong outside a trial: storage, processes and machines. None of it counts against the trial."""
+
+import errno
+from collections.abc import Iterator
+
+# what a disk or a share answers when it can't take a file, now or at all; anything else is a fault of ours
+_STORAGE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOLCK,
+}
+
+
+class StudyStopped(Exception):
+    """The study can't go on for now: its state is on disk, and the same command goes on with it."""
+
+
+class StorageFault(StudyStopped):
+    """Storage takes no more files."""
+
+
+class SeatLost(Exception):
+    """The host has no seat for this trial, which may take one again."""
+
+
+class Superseded(Exception):
+    """A newer process of the same trial holds its seat."""
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether an error is the disk's, not the program's."""
+    return isinstance(error, OSError) and error.errno in _STORAGE
+
+
+def as_stop(error: BaseException) -> StudyStopped | None:
+    """What stopped the study, if it was a fault outside it, wherever in the chain of causes it stands."""
+    for cause in _chain(error):
+        if isinstance(cause, StudyStopped):
+            return cause
+        if is_storage_error(cause):
+            return StorageFault(str(cause))
+        if type(cause).__module__.startswith("sqlalchemy") and type(cause).__name__ == "OperationalError":
+            return StorageFault(f"optuna.db can't be written: {str(cause).splitlines()[0]}")
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,79 @@
+"""Files of a study folder, written so that a crash, a full disk or a slow share loses nothing."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ._faults import StorageFault, is_storage_error
+
+Value = TypeVar("Value")
+
+_PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
+
+
+def patiently(write: Callable[[], Value], path: Path) -> Value:
+    """Do a write that may be repeated; while storage refuses it, try again a few times.
+
+    Raises:
+        StorageFault: it still refuses, naming the file, the reason and the free space.
+    """
+    for pause in (*_PAUSES_S, None):
+        try:
+            return write()
+        except OSError as error:
+            if not is_storage_error(error):
+                raise
+            if pause is None:
+                raise StorageFault(f"{path} can't be written: {error.strerror}{_free(path)}") from error
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def _free(path: Path) -> str:
+    try:
+        return f" ({shutil.disk_usage(path.parent).free / 2**20:.1f} MiB free)"
+    except OSError:
+        return ""
+
+
+def read_lines(path: Path) -> list[str]:
+    """The complete lines of a file; a last line cut off by a crash is left out."""
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1].decode().splitlines()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
+
+    def write() -> None:
+        with path.open("ab+") as file:
+            file.seek(0)
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    patiently(write, path)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write, sync, rename: a reader sees the old content or the new."""
+    patiently(lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """One try of :func:`write_atomically`."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the room
+        raise
