@@ -12,6 +12,7 @@ import yaml
 from hylorada import InputError, nearest
 
 from ._files import write_atomically
+from ._job import CHECKPOINT
 from ._results import ArmResult, Results, load_records, read_results
 from ._statistics import Comparison
 from ._store import Record
@@ -96,7 +97,6 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
         raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(found.seeds)}")
     name = f"{found.trial}-confirm-{number:02d}"
     run = records.get(name)
-    from ._engine import CHECKPOINT  # imports torch
 
     checkpoint = folder / "trials" / name / CHECKPOINT
     if run is None or not checkpoint.is_file():
