@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk needs the room
+        with suppress(OSError):
+            temporary.unlink()  # a full disk needs the room
         raise
 
 

@@ -8,6 +8,7 @@ import pkgutil
 import shlex
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -341,7 +342,11 @@ def _tell_failures(folder: Path) -> bool:
     """Each distinct error once, with its count and a log; whether there is any."""
     from ._results import failures, load_records
 
-    found = failures(load_records(folder))
+    records = load_records(folder)
+    found = failures(records)
+    if found:
+        states = Counter(r.state for r in records.values())
+        print("hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())), file=sys.stderr)
     for reason, names in found.items():
         log = folder / "trials" / names[0] / ERROR_LOG
         print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)

@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,5 +76,6 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk needs the room
+        with suppress(OSError):
+            temporary.unlink()  # a full disk needs the room
         raise

@@ -40,8 +40,8 @@ class Panel:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
-        self._console.print(text, highlight=False, markup=False)
+        """What stays on the screen."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, stage: str, total: int) -> None:
         """Start to count a stage of ``total`` trials."""

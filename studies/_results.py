@@ -200,11 +200,11 @@ def load_records(folder: Path) -> dict[str, Record]:
 
 
 def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
-    """Names of the trials that raised, by reason."""
+    """Names of the trials that raised, by reason; a trial's own name in it makes no reason of its own."""
     found: dict[str, list[str]] = {}
     for record in records.values():
         if record.state == "failed":
-            found.setdefault(record.reason or "", []).append(record.name)
+            found.setdefault((record.reason or "").replace(record.name, "TRIAL"), []).append(record.name)
     return found
 
 

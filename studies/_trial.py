@@ -1,6 +1,7 @@
 """The trial: what Ray Tune schedules. It imports no torch and costs no more than a message to its host."""
 
 import json
+import re
 import time
 import uuid
 from contextlib import suppress
@@ -14,6 +15,7 @@ from ._faults import SeatLost, StudyStopped, Superseded
 from ._job import Report
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # Ray colours its tracebacks
 
 
 class Trial(tune.Trainable):
@@ -109,4 +111,4 @@ def _described(error: RayTaskError) -> str:
     """An exception of the host's as JSON: in a line, and in full."""
     lines = str(error.cause).strip().splitlines() or [""]
     reason = f"{type(error.cause).__name__}: {lines[0]}"
-    return json.dumps({"reason": reason, "traceback": error.traceback_str})
+    return json.dumps({"reason": reason, "traceback": _COLOURS.sub("", str(error))})

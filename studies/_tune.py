@@ -62,7 +62,7 @@ class _Proposer(_Local, Searcher):
         self._source, self._registry, self._judge = source, registry, judge
 
     def suggest(self, trial_id: str) -> Any:
-        given = self._judge.keeping_faults(self._source.next_job)
+        given = self._judge.keeping_faults(self._source.next_job)  # None as well when a fault has come up
         if given is None:
             return Searcher.FINISHED
         job, seen = given
@@ -82,7 +82,8 @@ class _Judge(_Local, FIFOScheduler):
     """Passes reports to the source and its answer to Tune.
 
     Attributes:
-        fault: what came up in the driver's own work, or ended the study; Tune would wrap it in an error of its own.
+        fault: what came up in the driver's own work, or ends the study. It is kept, not raised: Tune would take it for
+            the trial's and try again; :class:`_Stopper` ends the run.
     """
 
     def __init__(self, source: Source, free: Callable[[str], None], check: Callable[[], None]) -> None:
@@ -101,14 +102,16 @@ class _Judge(_Local, FIFOScheduler):
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise."""
-        self.keeping_faults(self._take_death, trial.config["job"]["name"], trial.get_error())
+        self.keeping_faults(self._take_death, trial.config["job"]["name"], trial.error_file)
 
     def keeping_faults(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except Exception as error:
-            self.fault = self.fault or error
-            raise
+        """The function's answer; None once anything has come up."""
+        if self.fault is None:
+            try:
+                return function(*arguments)
+            except Exception as error:
+                self.fault = error
+        return None
 
     def _take(self, name: str, result: Mapping[str, Any]) -> bool:
         self._check()
@@ -120,15 +123,27 @@ class _Judge(_Local, FIFOScheduler):
         del self._deaths[name]
         return self._source.on_report(name, Report.from_dict(json.loads(result["report"])))
 
-    def _take_death(self, name: str, error: Exception | None) -> None:
+    def _take_death(self, name: str, log: str | None) -> None:
         self._deaths[name] += 1
         if self._deaths[name] > _RESTARTS:
-            why = str(error).strip().splitlines()[-1:]
-            raise StudyStopped(
-                f"the process of {name} died {self._deaths[name]} times in a row without a report: {''.join(why)}"
-            )
+            lines = Path(log).read_text().strip().splitlines() if log else []
+            died = f"the process of {name} died {self._deaths[name]} times in a row without a report"
+            raise StudyStopped(": ".join([died, *lines[-1:]]))
         self._free(name)
         self._source.on_restart(name)
+
+
+class _Stopper(_Local, tune.Stopper):
+    """Ends the run once the judge has kept a fault."""
+
+    def __init__(self, judge: _Judge) -> None:
+        self._judge = judge
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._judge.fault is not None
 
 
 class Cluster:
@@ -261,14 +276,11 @@ class Cluster:
                 storage_path=str(self._folder / "t"),
                 failure_config=tune.FailureConfig(max_failures=-1),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                stop=_Stopper(judge),
                 verbose=0,
             ),
         )
-        try:
-            tuner.fit()
-        except Exception:
-            if judge.fault is None:
-                raise
+        tuner.fit()
         if judge.fault is not None:
             raise judge.fault
         check()
