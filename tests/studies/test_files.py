@@ -1,0 +1,111 @@
+"""A full disk, a share that hiccups, a locked database: named, waited for, and the last good state intact."""
+
+import shutil
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+from studies import _files
+from studies._faults import StorageFault, StudyStopped, as_stop
+from studies._files import append_line, read_lines, write_atomically
+
+KIB = 1024
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 256 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no right to mount a small disk")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "_PAUSES_S", (0.01,))
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Fill the disk up to some bytes; the file that does it."""
+    filler = disk / "filler"
+    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - leave)))
+    return filler
+
+
+@pytest.mark.usefixtures("impatient")
+def test_full_disk_leaves_the_old_file_and_no_other(disk: Path) -> None:
+    path = disk / "trial.json"
+    write_atomically(path, "old")
+    fill(disk, leave=16 * KIB)
+    with pytest.raises(StorageFault, match=r"trial\.json can't be written: No space left on device \(0\.0 MiB free\)"):
+        write_atomically(path, "new" * 10_000)
+    assert path.read_text() == "old"
+    assert sorted(p.name for p in disk.iterdir()) == ["filler", "trial.json"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_full_disk_keeps_all_whole_lines(disk: Path) -> None:
+    path = disk / "reports.jsonl"
+    append_line(path, "one")
+    filler = fill(disk, leave=8 * KIB)
+    with pytest.raises(StorageFault, match=r"reports\.jsonl can't be written: No space left on device"):
+        append_line(path, "x" * 30_000)
+    assert read_lines(path) == ["one"]
+    filler.unlink()
+    append_line(path, "two")
+    assert read_lines(path) == ["one", "two"]
+
+
+def test_disk_that_is_freed_meanwhile_is_waited_for(disk: Path) -> None:
+    path = disk / "trial.json"
+    filler = fill(disk, leave=8 * KIB)
+    threading.Timer(0.3, filler.unlink).start()
+    write_atomically(path, "new" * 10_000)
+    assert path.read_text() == "new" * 10_000
+
+
+@pytest.mark.usefixtures("impatient")
+def test_fault_of_the_program_is_not_taken_for_the_disks(tmp_path: Path) -> None:
+    (tmp_path / "trial.json.tmp").mkdir()
+    with pytest.raises(IsADirectoryError) as raised:
+        write_atomically(tmp_path / "trial.json", "new")
+    assert as_stop(raised.value) is None
+    assert as_stop(ValueError("x")) is None
+
+
+def test_optuna_on_a_full_disk_stops_the_study_and_names_it(disk: Path) -> None:
+    storage = optuna.storages.RDBStorage(f"sqlite:///{disk / 'optuna.db'}")
+    study = optuna.create_study(storage=storage)
+    fill(disk, leave=0)
+    with pytest.raises(optuna.exceptions.StorageInternalError) as raised:
+        list(iter(study.ask, None))  # until there is no room
+    stop = as_stop(raised.value)
+    assert isinstance(stop, StudyStopped)
+    assert str(stop).startswith("optuna.db can't be written: (sqlite3.OperationalError) database or disk is full")
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def test_database_that_another_holds_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "optuna.db"
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+    study = optuna.create_study(storage=storage)
+    other = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    threading.Timer(2, other.close).start()
+    began = time.monotonic()
+    study.ask()
+    assert time.monotonic() - began > 1
+    assert [t.number for t in study.trials] == [0]
+    storage.remove_session()
+    storage.engine.dispose()
