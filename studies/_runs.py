@@ -38,6 +38,7 @@ class _Child:
         closed_by: who closed it, if not the study itself.
         described: whether parameters and configuration are there.
         logged: last step that is there; -1 for none, None where that is still to be read.
+        fresh: whether it has been made here, so that it holds nothing that is not known.
     """
 
     id: str
@@ -47,6 +48,7 @@ class _Child:
     closed_by: str | None = None
     described: bool = False
     logged: int | None = None
+    fresh: bool = False
 
     def has_ended_as(self, state: str) -> bool:
         return self.state == state and self.status == _STATUS.get(state)
@@ -94,8 +96,8 @@ class StudyRuns:
 
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """What the study ran on; a value that has changed since is kept as a tag."""
-        self._log_params(self.parent, params)
-        self.client.log_batch(self.parent, tags=[RunTag(k, _shown(v)) for k, v in tags.items()])
+        fresh, changed = _against(self.client.get_run(self.parent).data.params, params)
+        self.client.log_batch(self.parent, params=fresh, tags=[*_tags(tags), *changed])
 
     def end(self, status: str) -> None:
         """End the parent and what is still running: the study was stopped, or broke, and may be resumed."""
@@ -130,7 +132,7 @@ class StudyRuns:
         started = first.time - int(1000 * first.seconds) if first and first.time else None
         made = self.client.create_run(self._experiment, start_time=started, tags=tags)
         child = self._children[record.name] = _child(made)
-        child.logged = -1
+        child.logged, child.fresh = -1, True
         return child
 
     def _reopen(self, child: _Child) -> None:
@@ -141,22 +143,17 @@ class StudyRuns:
             child.closed_by = None
 
     def _describe(self, child: _Child, record: Record) -> None:
-        self._log_params(child.id, {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed})
         self._log_config(child.id, record)
-        searched = [RunTag("hylorada.searched", _shown(",".join(record.params)))] if record.params else []
-        fingerprint = RunTag(_HASH, _hash({"adapter": record.adapter, "training": record.training}))
-        self.client.log_batch(child.id, tags=[*searched, fingerprint])  # last: it says that all is there
+        values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
+        fresh, changed = _against(self._params(child), values)
+        tags = {_HASH: _hash({"adapter": record.adapter, "training": record.training})}
+        if record.params:
+            tags["hylorada.searched"] = ",".join(record.params)
+        self.client.log_batch(child.id, params=fresh, tags=[*changed, *_tags(tags)])  # MLflow writes tags last
         child.described = True
 
-    def _log_params(self, run: str, params: Mapping[str, Any]) -> None:
-        """Parameters can't change in MLflow: what has changed becomes a tag beside what was."""
-        known = self.client.get_run(run).data.params
-        shown = {k: _shown(v) for k, v in params.items()}
-        self.client.log_batch(
-            run,
-            params=[Param(k, v) for k, v in shown.items() if k not in known],
-            tags=[RunTag(f"resumed.{k}", v) for k, v in shown.items() if known.get(k, v) != v],
-        )
+    def _params(self, child: _Child) -> Mapping[str, str]:
+        return {} if child.fresh else dict(self.client.get_run(child.id).data.params)
 
     def _log(self, child: _Child, report: Report) -> None:
         """A report's metrics, step = optimizer step; a step that is there already is left alone."""
@@ -166,9 +163,9 @@ class StudyRuns:
         if report.step <= child.logged:
             return
         if child.logged < 0:
-            self._log_params(child.id, {"parameters": report.parameters})
-            applied = [RunTag(f"applied.{k}", _shown(v)) for k, v in report.applied.items()]
-            self.client.log_batch(child.id, tags=applied)
+            fresh, changed = _against(self._params(child), {"parameters": report.parameters})
+            applied = _tags({f"applied.{k}": v for k, v in report.applied.items()})
+            self.client.log_batch(child.id, params=fresh, tags=[*changed, *applied])
         # never the time of sending: MLflow keeps equal (name, time, step, value) once, so a lost answer costs nothing
         metrics = _metrics(report, report.time or child.started, first=child.logged < 0)
         for start in range(0, len(metrics), _BATCH):
@@ -257,6 +254,17 @@ def _child(run: Run) -> _Child:
         closed_by=tags.get(_CLOSED_BY),
         described=_HASH in tags,
     )
+
+
+def _against(known: Mapping[str, str], params: Mapping[str, Any]) -> tuple[list[Param], list[RunTag]]:
+    """Parameters can't change in MLflow: those that are new, and as tags those that have changed since."""
+    shown = {k: _shown(v) for k, v in params.items()}
+    changed = [RunTag(f"resumed.{k}", v) for k, v in shown.items() if known.get(k, v) != v]
+    return [Param(k, v) for k, v in shown.items() if k not in known], changed
+
+
+def _tags(values: Mapping[str, Any]) -> list[RunTag]:
+    return [RunTag(k, _shown(v)) for k, v in values.items()]
 
 
 def _hash(values: Mapping[str, Any]) -> str:

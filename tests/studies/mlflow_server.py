@@ -59,7 +59,8 @@ class Server:
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
-        os.killpg(self._process.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):

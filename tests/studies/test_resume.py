@@ -1,6 +1,7 @@
 """A study whose driver is killed, or stopped by Ctrl-C, and started again with the same command."""
 
 import os
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -55,6 +56,8 @@ def test_run_killed_in_mid_search_goes_on(toy_model: str, tmp_path: Path) -> Non
     os.kill(process.pid, signal.SIGKILL)  # the driver alone, as the kernel would
     process.communicate()
     before = ended(folder)
+    status = run_cli("status", "learnable_bucketing", f"--storage={tmp_path}")
+    assert re.fullmatch(r"hylorada: closed \d+ MLflow runs that a process left running\n", status.err)
     again = run_cli(*command(toy_model, tmp_path), timeout=400)
     assert again.code == 0, again.err
     after = ended(folder)

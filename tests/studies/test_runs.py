@@ -215,11 +215,11 @@ def test_reports_of_earlier_versions_have_the_time_of_their_run(store: Mlflow) -
     assert kept.timestamp == run.info.start_time > 1_700_000_000_000
 
 
-def test_a_changed_parameter_is_kept_beside_what_was(store: Mlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_parameter_is_kept_beside_what_was(store: Mlflow) -> None:
     runs = store.runs("changed")
-    monkeypatch.setattr(runs, "_log_config", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError, match="division"):
-        runs.bring(make_record())
+    runs.bring(make_record())
+    run = store.children(runs)["learnable-0000"]
+    store.client.delete_tag(run.info.run_id, "config_hash")  # as if its process had died before it was all told
     runs = store.runs("changed")
     runs.bring(make_record(training={"learning_rate": 0.5}))
     data = store.children(runs)["learnable-0000"].data
