@@ -21,7 +21,7 @@ from ._store import Record
 
 _WAITS_S = (5.0, 30.0)  # before the first and the last of the retries
 _PATIENCE_S = 60.0  # without an answer, at a study's end
-_HURRY_S = 5.0  # the same when it is broken off
+_HURRY_S = 8.0  # the same when it is broken off
 _END, _STUDY, _CHECK = "", " ", "  "  # what is due of the parent, beside the names of trials
 
 
@@ -162,7 +162,7 @@ class Tracker:
             patience: seconds to wait for MLflow without an answer from it.
         """
         last = max((r.time for record in records for r in record.reports), default=0)
-        self._end(records, partial(self._runs.finish, files, metrics, last), patience)
+        self._end(records, partial(self._runs.finish, files, metrics, last or int(1000 * time.time())), patience)
 
     def _tell(self, key: str, send: Callable[[], None]) -> None:
         with self._changed:
@@ -227,15 +227,14 @@ class Tracker:
 
     def _sent(self, key: str, send: Callable[[], None]) -> None:
         with self._changed:
-            if self._wait:
-                self._say(f"MLflow at {self._uri} answers again; {_counted(self._due)} to send")
-            self._wait = 0.0
             self._refused.pop(key, None)
             self._settle(key, send)
 
     def _settle(self, key: str, send: Callable[[], None]) -> None:
-        """Not due any more, unless there is news of it."""
-        self._heard_at = time.monotonic()
+        """MLflow has answered: this is not due any more, unless there is news of it."""
+        if self._wait:
+            self._say(f"MLflow at {self._uri} answers again; {_counted(self._due)} to send")
+        self._wait, self._heard_at = 0.0, time.monotonic()
         if self._due.get(key) is send:
             del self._due[key]
         self._changed.notify_all()

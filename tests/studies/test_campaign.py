@@ -1,6 +1,7 @@
 """The two stages: who trains next, what ends a trial, and what a restart finds; with a real store, MLflow recorded."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -118,6 +119,16 @@ def test_search_tells_store_then_mlflow_then_panel(folder: _Folder) -> None:
     steps = [("fixed-0000", s, "running") for s in (0, 2, 4, 6, 8)]
     assert of_one == [*steps, ("fixed-0000", 8, "complete")]
     assert folder.panel.drawn == 2 * 6
+
+
+def test_reports_keep_the_time_at_which_they_came(folder: _Folder) -> None:
+    before = int(1000 * time.time())
+    ledger = folder.open(grace_steps=0, trials=1)
+    _train(Search(ledger))
+    times = [r.time for r in ledger.store.records["fixed-0000"].reports]
+    assert before <= times[0] <= times[-1] <= 1000 * time.time()
+    again = folder.open(grace_steps=0, trials=1)
+    assert [r.time for r in again.store.records["fixed-0000"].reports] == times
 
 
 def test_search_ends_a_diverged_trial_with_its_reason(folder: _Folder) -> None:
