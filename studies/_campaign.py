@@ -1,5 +1,6 @@
 """The two stages of a study as sources of jobs: search picks each arm's best, confirm trains those on paired seeds."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,12 +22,12 @@ class Ledger:
         tracker.catch_up(store.records.values())
 
     def open(self, record: Record) -> None:
-        self.tracker.open(record)
+        self.tracker.tell(record)
         self.panel.update()
 
     def report(self, record: Record, report: Report) -> None:
         self.store.report(record.name, report)
-        self.tracker.report(record.name, report)
+        self.tracker.tell(record)
         self.panel.update()
 
     def fail(self, record: Record, reason: str, traceback: str) -> None:
@@ -39,7 +40,7 @@ class Ledger:
 
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
         self.store.finish(record.name, state, reason)
-        self.tracker.close(record)
+        self.tracker.tell(record)
         self.panel.update()
 
 
@@ -57,7 +58,7 @@ class Stage:
             return False
         # decided before the report is kept: after a crash the decision is there or the report comes again
         pruned = not report.done and self._prunes(record, report)
-        self._ledger.report(record, replace(report, pruned=pruned))
+        self._ledger.report(record, replace(report, pruned=pruned, time=int(1000 * time.time())))
         self._end_if_due(record)
         return pruned
 

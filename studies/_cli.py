@@ -436,6 +436,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(json.loads((folder / "study.json").read_text()))
     records = load_records(folder)
+    if not (folder / "results.json").exists() or any(r.state == "running" for r in records.values()):
+        _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "params")
         print(json.dumps([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1))
@@ -446,6 +448,14 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         ended = sum(r.stage == stage and r.state != "running" for r in records.values())
         print(f"{stage}: {ended} of {wanted} ended")
     return 0
+
+
+def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
+    """A process that was killed could not end its MLflow runs."""
+    from ._tracking import default_uri, reconcile
+
+    if told := reconcile(args.tracking_uri or default_uri(args.storage), args.study, folder):
+        print(f"hylorada: {told}", file=sys.stderr)
 
 
 def _evaluate(args: argparse.Namespace, _console: Console) -> int:

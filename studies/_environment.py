@@ -24,6 +24,10 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; the tracker tries again by itself, and can't while a call waits
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # MLflow's own retries would make a run twice when an answer is lost
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for results
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
@@ -39,6 +43,7 @@ def prepare_environment() -> None:
     warnings.filterwarnings("ignore", module="optuna")
     for name in ("mlflow", "alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a locked database is told in one line
 
 
 def make_private(folder: Path) -> None:

@@ -54,6 +54,7 @@ class Report:
         parameters: trainable numbers of the adapter.
         applied: the configuration in force, read back from adapter and optimizer.
         done: whether this was the last report.
+        time: epoch milliseconds at which the driver kept it; 0 in folders of earlier versions.
         pruned: whether ASHA ended the trial here; set by the driver before the report is kept.
         diverged: why the trial can't go on, e.g. ``non-finite training loss at step 2``.
         block_nll: file with the test split's per-block losses, once ``test`` was asked for.
@@ -67,6 +68,7 @@ class Report:
     parameters: int = 0
     applied: Mapping[str, Any] = field(default_factory=dict)
     done: bool = False
+    time: int = 0
     pruned: bool = False
     diverged: str | None = None
     block_nll: str | None = None

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from rich.console import Console
 from hylorada import InputError
 
 from ._environment import make_private, short_folder
+from ._experiment import check_artifacts
 from ._faults import StudyStopped, as_stop
 from ._files import write_atomically
 from ._job import Job
@@ -105,7 +106,9 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if problem := unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
-        problems += check_tracking(options.tracking_uri)
+        unusable = check_tracking(options.tracking_uri)
+        name = values.get("name")
+        problems += unusable or (check_artifacts(options.tracking_uri, name) if isinstance(name, str) else [])
     problems += _address_problems(options.address)
     if options.seats is not None and options.seats < 1:
         problems.append(f"seats must be at least 1, got {options.seats}")
@@ -256,7 +259,8 @@ def _tracked(devices: "_Devices", store: Store, options: Options, console: Conso
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
-    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder))
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
@@ -392,5 +396,9 @@ def _write(results: Results, store: Store, tracker: Tracker) -> None:
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
         figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
-    losses = [store.trial_folder(r.name) / "test_block_nll.npy" for r in store.records.values() if r.stage == "confirm"]
-    tracker.finish([store.folder / n for n in ("results.json", "report.html", "study.json")], losses, figures)
+    files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json")}
+    records = list(store.records.values())
+    for record in records:
+        if record.stage == "confirm":
+            files[store.trial_folder(record.name) / "test_block_nll.npy"] = f"block_nll/{record.name}"
+    tracker.finish(records, files, figures)

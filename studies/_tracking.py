@@ -1,28 +1,28 @@
-"""MLflow: a parent run for the study, a child for each trial; one writer, explicit run ids."""
+"""MLflow beside a study: where it is, and a tracker that brings it in line with the study folder, now or later."""
 
-import math
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import requests  # MLflow's own client library
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from hylorada import InputError
-
-from ._job import Report
+from ._experiment import open_runs, passes, reason_of
+from ._runs import close_abandoned
 from ._store import Record
 
-_STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
-_SECONDS = "time/trial_seconds"
-_BATCH = 500  # metrics that MLflow takes at once, with room to spare
-_VALUE_LIMIT = 500  # characters of a parameter that a page still shows
+_WAITS_S = (5.0, 30.0)  # before the first and the last of the retries
+_PATIENCE_S = 60.0  # without an answer, at a study's end
+_HURRY_S = 8.0  # the same when it is broken off
+_END, _STUDY, _CHECK = "", " ", "  "  # what is due of the parent, beside the names of trials
 
 
 def default_uri(storage: Path) -> str:
@@ -77,8 +77,6 @@ def unwritable(folder: Path) -> str | None:
 
 
 def _check_server(uri: str) -> list[str]:
-    import requests  # MLflow's own client library
-
     try:
         answer = requests.get(f"{uri.rstrip('/')}/health", timeout=5)
     except requests.RequestException as error:
@@ -89,201 +87,210 @@ def _check_server(uri: str) -> list[str]:
 class Tracker:
     """Writes one study to MLflow; opened again after a crash it goes on in the same runs.
 
+    It is told records, never waits, and brings MLflow in line with them in a thread of its own: training does not
+    stand still while MLflow is slow, away or locked. The study folder holds all that is told, so what has not been
+    sent when the process ends is sent when the study is opened again.
+
     Args:
         uri: of the tracking store.
         experiment: name; the study's.
         artifacts: folder for artifacts of a local store; None leaves it to the server.
         study_id: ties the parent run to one study folder.
+        say: takes a line for the user.
+        waits: seconds before the first retry and, after doubling, the longest between two.
+
+    Raises:
+        InputError: MLflow can't take this study now.
     """
 
-    def __init__(self, uri: str, experiment: str, *, artifacts: Path | None, study_id: str) -> None:
-        self.client = MlflowClient(tracking_uri=uri)
-        self._experiment = self._open_experiment(experiment, artifacts)
-        self.parent = self._open_parent(experiment, study_id)
-        self._runs: dict[str, str] = {}
-        self._logged: dict[str, int] = {}
-        self._described: set[str] = set()
-        self._ended: set[str] = set()
-        self._find_children()
-
-    def catch_up(self, records: Iterable[Record]) -> None:
-        """Bring the runs of ended records in line: a crash may have come between the store and MLflow."""
-        for record in records:
-            if record.state != "running" and record.name not in self._ended:
-                self.open(record)
-                self.close(record)
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        *,
+        artifacts: Path | None,
+        study_id: str,
+        say: Callable[[str], None],
+        waits: tuple[float, float] = _WAITS_S,
+    ) -> None:
+        self._uri, self._say, self._waits = uri, say, waits
+        self._runs = open_runs(uri, experiment, artifacts, study_id)
+        self.parent = self._runs.parent
+        self._due: dict[str, Callable[[], None]] = {}  # what MLflow is still to be told, in order
+        self._refused: dict[str, str] = {}
+        self._doubtful = False  # a call had no answer: what became of it is not known
+        self._wait = 0.0  # until the next retry; 0 while MLflow answers
+        self._retry_at = self._heard_at = time.monotonic()
+        self._ended = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._work, name="mlflow", daemon=True).start()
 
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """What the study ran on: tags and parameters of the parent; a value that has changed since is kept as a tag."""
-        known = self.client.get_run(self.parent).data.params
-        fresh = {k: v for k, v in params.items() if k not in known}
-        changed = {f"resumed.{k}": v for k, v in params.items() if k in known and known[k] != _shown(v)}
-        self.client.log_batch(
-            self.parent,
-            params=[Param(k, _shown(v)) for k, v in fresh.items()],
-            tags=[RunTag(k, _shown(v)) for k, v in {**tags, **changed}.items()],
-        )
+        self._tell(_STUDY, partial(self._runs.describe, tags, params))
 
-    def open(self, record: Record) -> None:
-        """The child run of a record: made, or reopened after a crash, with all its reports so far."""
-        if record.name not in self._runs:
-            self._runs[record.name] = self._create(record)
-        if record.name not in self._described:
-            self._describe(record)
-        if record.state == "running":
-            self.client.update_run(self._runs[record.name], status="RUNNING")
-        for report in record.reports:
-            self.report(record.name, report)
+    def tell(self, record: Record) -> None:
+        """How a trial stands: that it runs, its reports so far, its end."""
+        self._tell(record.name, partial(self._runs.bring, replace(record, reports=list(record.reports))))
 
-    def report(self, name: str, report: Report) -> None:
-        """Log a report's metrics, step = optimizer step; a step that is logged already is left alone."""
-        if report.step <= self._logged.get(name, -1):
-            return
-        now = int(time.time() * 1000)
-        first = name not in self._logged
-        metrics = [*_start_metrics(report, now)] if first and report.start_boundaries else []
-        metrics += [Metric(k, v, now, report.step) for k, v in _metrics(report).items() if math.isfinite(v)]
-        params = [Param("parameters", str(report.parameters))] if first else []
-        applied = [RunTag(f"applied.{k}", _shown(v)) for k, v in report.applied.items()] if first else []
-        self.client.log_batch(self._runs[name], params=params, tags=applied)
-        for start in range(0, len(metrics), _BATCH):
-            self.client.log_batch(self._runs[name], metrics=metrics[start : start + _BATCH])
-        self._logged[name] = report.step
-
-    def close(self, record: Record) -> None:
-        """End the child run with the status that its record says."""
-        run = self._runs[record.name]
-        self.client.set_tag(run, "hylorada.state", record.state)
-        if record.reason:
-            self.client.set_tag(run, "hylorada.reason", record.reason[:5000])
-        if any(r.boundaries for r in record.reports):
-            self._log_boundaries(run, record.reports)
-        self.client.set_terminated(run, status=_STATUS[record.state])
-        self._ended.add(record.name)
+    def catch_up(self, records: Iterable[Record]) -> None:
+        """Tell of all ended records: a crash may have come between the study folder and MLflow."""
+        for record in records:
+            if record.state != "running":
+                self.tell(record)
 
     def abort(self, records: Sequence[Record], status: str) -> None:
         """End the parent and what is still running: the study was stopped, or broke, and may be resumed.
 
-        The stop may have come in the middle of any call, so what is there is read anew.
+        Waits a few seconds for MLflow, no longer.
         """
-        self._ended.clear()
-        self._find_children()
-        self.catch_up(records)
-        for name, run in self._runs.items():
-            if name not in self._ended:
-                self.client.set_terminated(run, status=status)
-        self.client.set_terminated(self.parent, status=status)
+        self._end(records, partial(self._runs.end, status), _HURRY_S)
 
-    def finish(self, files: Sequence[Path], block_nll: Sequence[Path], metrics: Mapping[str, float]) -> None:
+    def finish(
+        self,
+        records: Sequence[Record],
+        files: Mapping[Path, str],
+        metrics: Mapping[str, float],
+        patience: float = _PATIENCE_S,
+    ) -> None:
         """Files and figures of the whole study, and the parent's end.
 
         Args:
-            files: for the parent's artifacts, as far as they are there.
-            block_nll: ``TRIAL/test_block_nll.npy`` files, kept as ``block_nll/TRIAL``.
+            records: all.
+            files: for the parent's artifacts, and in which folder there; as far as they exist.
             metrics: of the parent.
+            patience: seconds to wait for MLflow without an answer from it.
         """
-        for path in filter(Path.exists, files):
-            self.client.log_artifact(self.parent, str(path))
-        for path in filter(Path.exists, block_nll):
-            self.client.log_artifact(self.parent, str(path), artifact_path=f"block_nll/{path.parent.name}")
-        now = int(time.time() * 1000)
-        self.client.log_batch(self.parent, metrics=[Metric(k, v, now, 0) for k, v in metrics.items()])
-        self.client.set_terminated(self.parent, status="FINISHED")
+        last = max((r.time for record in records for r in record.reports), default=0)
+        self._end(records, partial(self._runs.finish, files, metrics, last or int(1000 * time.time())), patience)
 
-    def _open_experiment(self, name: str, artifacts: Path | None) -> str:
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
-            if found.lifecycle_stage == "deleted":
-                raise InputError(f"MLflow's experiment {name!r} is deleted; restore it, or name the study otherwise")
-            return str(found.experiment_id)
-        location = None if artifacts is None else artifacts.resolve().as_uri()
-        try:
-            return str(self.client.create_experiment(name, artifact_location=location))
-        except MlflowException as error:
-            raise InputError(f"MLflow can't make experiment {name!r}: {error.message}") from error
+    def _tell(self, key: str, send: Callable[[], None]) -> None:
+        with self._changed:
+            self._due[key] = send
+            self._changed.notify_all()
 
-    def _open_parent(self, name: str, study_id: str) -> str:
-        found = self.client.search_runs([self._experiment], f"tags.`hylorada.study` = '{study_id}'", max_results=1)
-        if found:
-            run_id = str(found[0].info.run_id)
-            self.client.update_run(run_id, status="RUNNING")
-            return run_id
-        tags = {"hylorada.study": study_id, MLFLOW_RUN_NAME: name}
-        return str(self.client.create_run(self._experiment, tags=tags).info.run_id)
+    def _end(self, records: Sequence[Record], send: Callable[[], None], patience: float) -> None:
+        """Tell the last, wait until all is sent or MLflow has been silent for too long, and let the thread go."""
+        with self._changed:
+            self._retry_at, self._waits = 0.0, (self._waits[0], self._waits[0])
+            self._due.pop(_END, None)
+        if self._doubtful:  # a server that hung may have done since what it was asked before, in any order
+            self._tell(_CHECK, self._runs.read)
+        for record in records:
+            self.tell(record)
+        self._tell(_END, send)
+        self._await_all(patience)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            if self._due:
+                self._say(
+                    f"{_counted(self._due)} not in MLflow yet; the same command sends them once {self._uri} answers"
+                )
+            for name, reason in list(self._refused.items())[:1]:
+                what = _counted(self._refused)
+                self._say(f"{what} not whole in MLflow; first {name.strip() or 'the study'}: {reason}")
 
-    def _find_children(self) -> None:
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [self._experiment],
-                f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'",
-                max_results=1000,
-                page_token=token,
-            )
-            for run in page:
-                name = run.data.tags[MLFLOW_RUN_NAME]
-                self._runs[name] = run.info.run_id
-                if "arm" in run.data.params:
-                    self._described.add(name)
-                if run.info.status in _STATUS.values():
-                    self._ended.add(name)
-                if _SECONDS in run.data.metrics:  # the last of each report's
-                    history = self.client.get_metric_history(run.info.run_id, _SECONDS)
-                    self._logged[name] = max(m.step for m in history)
-            token = page.token
-            if not token:
+    def _await_all(self, patience: float) -> None:
+        said = False
+        with self._changed:
+            self._heard_at = time.monotonic()
+            while self._due and (left := self._heard_at + patience - time.monotonic()) > 0:
+                if self._wait and not said:
+                    self._say(
+                        f"waiting up to {patience:.0f} s for MLflow at {self._uri}; {_counted(self._due)} waiting"
+                    )
+                    said = True
+                self._changed.wait(min(left, 1.0))
+
+    def _work(self) -> None:
+        """The thread: tells MLflow what is due, one thing after another."""
+        while (following := self._next()) is not None:
+            key, send = following
+            try:
+                if self._wait:
+                    self._runs.read()
+                send()
+            except Exception as error:  # no fault of tracking may end training; all are told
+                self._failed(key, send, error)
+            else:
+                self._sent(key, send)
+
+    def _next(self) -> tuple[str, Callable[[], None]] | None:
+        with self._changed:
+            while not self._ended:
+                pause = self._retry_at - time.monotonic() if self._due else None
+                if pause is not None and (pause <= 0 or not self._wait):
+                    return next(iter(self._due.items()))
+                self._changed.wait(pause)
+            return None
+
+    def _sent(self, key: str, send: Callable[[], None]) -> None:
+        with self._changed:
+            self._refused.pop(key, None)
+            self._settle(key, send)
+
+    def _settle(self, key: str, send: Callable[[], None]) -> None:
+        """MLflow has answered: this is not due any more, unless there is news of it."""
+        if self._wait:
+            self._say(f"MLflow at {self._uri} answers again; {_counted(self._due)} to send")
+        self._wait, self._heard_at = 0.0, time.monotonic()
+        if self._due.get(key) is send:
+            del self._due[key]
+        self._changed.notify_all()
+
+    def _failed(self, key: str, send: Callable[[], None], error: Exception) -> None:
+        reason = reason_of(error)
+        with self._changed:
+            if not passes(error):
+                if reason not in self._refused.values():
+                    self._say(
+                        f"MLflow at {self._uri} refuses {key.strip() or 'the study'} ({reason}); training goes on"
+                    )
+                self._refused[key] = reason
+                self._settle(key, send)
                 return
-
-    def _create(self, record: Record) -> str:
-        tags = {
-            MLFLOW_PARENT_RUN_ID: self.parent,
-            MLFLOW_RUN_NAME: record.name,
-            "hylorada.arm": record.arm,
-            "hylorada.stage": record.stage,
-        }
-        return str(self.client.create_run(self._experiment, tags=tags).info.run_id)
-
-    def _describe(self, record: Record) -> None:
-        values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
-        params = [Param(k, _shown(v)) for k, v in values.items()]
-        searched = [RunTag("hylorada.searched", _shown(",".join(record.params)))] if record.params else []
-        self.client.log_batch(self._runs[record.name], params=params, tags=searched)
-        self._described.add(record.name)
-
-    def _log_boundaries(self, run: str, reports: Sequence[Report]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "boundaries.npz"
-            steps = np.array([0, *(r.step for r in reports)])
-            np.savez(
-                path, steps=steps, positions=np.array([reports[0].start_boundaries, *(r.boundaries for r in reports)])
-            )
-            self.client.log_artifact(run, str(path))
+            if not self._wait:
+                self._say(
+                    f"MLflow at {self._uri} does not answer ({reason}); training goes on, {_counted(self._due)} waiting"
+                )
+            self._doubtful = True
+            self._wait = min(2 * self._wait or self._waits[0], self._waits[1])
+            self._retry_at = time.monotonic() + self._wait
+            self._changed.notify_all()
 
 
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
+def _counted(keys: Iterable[str]) -> str:
+    count = len({key.strip() for key in keys})  # what there is about the parent counts as one
+    return f"{count} run{'s' if count > 1 else ''}"
 
 
-def _start_metrics(report: Report, now: int) -> list[Metric]:
-    return [Metric(f"boundary/{i:03d}", b, now, 0) for i, b in enumerate(report.start_boundaries, 1)]
+def reconcile(uri: str, experiment: str, folder: Path) -> str | None:
+    """End the runs of a study whose process is gone; what there is to say about it.
+
+    Args:
+        uri: of the tracking store.
+        experiment: name; the study's.
+        folder: of the study; whoever runs it holds its lock.
+    """
+    if not (folder / "id").exists():
+        return None
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return _reconcile(uri, experiment, (folder / "id").read_text().strip())
+    except (Timeout, PermissionError):  # it runs, or is somebody else's
+        return None
 
 
-def _metrics(report: Report) -> dict[str, float]:
-    """A report's metrics with the boundaries as series of their own."""
-    return {**report.metrics, **boundary_metrics(report), _SECONDS: report.seconds}
-
-
-def boundary_metrics(report: Report) -> dict[str, float]:
-    """``boundary/001``.. in token positions, their mean shift, the smallest gap, and the share outside the block."""
-    if not report.boundaries:
-        return {}
-    now, start = np.array(report.boundaries), np.array(report.start_boundaries)
-    length = float(report.applied["max_positions"])
-    gaps = np.diff(np.concatenate([[0.0], now, [length]]))
-    return {
-        **{f"boundary/{i:03d}": float(b) for i, b in enumerate(now, 1)},
-        "boundary/shift": float(np.abs(now - start).mean()),
-        "boundary/min_gap": float(gaps.min()),
-        "boundary/outside": float(((now < 0) | (now > length)).mean()),
-    }
+def _reconcile(uri: str, experiment: str, study_id: str) -> str | None:
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///").partition("?")[0]).exists():
+        return None
+    if problems := check_tracking(uri):
+        return problems[0]
+    client = MlflowClient(tracking_uri=uri)
+    try:
+        found = client.get_experiment_by_name(experiment)
+        closed = close_abandoned(client, str(found.experiment_id), study_id) if found else 0
+    except (MlflowException, OSError) as error:
+        return f"MLflow at {uri} does not answer ({reason_of(error)})"
+    return f"closed {closed} MLflow runs that a process left running" if closed else None

@@ -1,5 +1,7 @@
 """The same search on our host: the search stage of a study as ``hylorada run`` does it. Run as a module."""
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,12 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     devices = _Devices(study, options, Material(blocks, {}), workspace)
     store = Store(options.study_folder(study.name), study)
     devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
-    tracker = Tracker(options.uri, study.name, artifacts=options.storage / "artifacts", study_id=study_id(store.folder))
+    artifacts, key = options.storage / "artifacts", study_id(store.folder)
+    tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=key, say=partial(print, file=sys.stderr))
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
         devices.cluster.run(Search(Ledger(store, tracker, panel)))
+        tracker.finish(list(store.records.values()), {}, {})
     devices.close()
     store.close()
     return [r.nll for r in store.records.values() if r.state == "complete" and r.nll is not None]

@@ -1,6 +1,7 @@
 """The two stages: who trains next, what ends a trial, and what a restart finds; with a real store, MLflow recorded."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -37,14 +38,8 @@ class _Tracker:
     def catch_up(self, records: Iterable[Record]) -> None:
         self.calls.append(("catch_up", [r.name for r in records]))
 
-    def open(self, record: Record) -> None:
-        self.calls.append(("open", record.name))
-
-    def report(self, name: str, report: Report) -> None:
-        self.calls.append(("report", name, report.step))
-
-    def close(self, record: Record) -> None:
-        self.calls.append(("close", record.name, record.state))
+    def tell(self, record: Record) -> None:
+        self.calls.append((record.name, record.step, record.state))
 
 
 class _Panel:
@@ -120,10 +115,20 @@ def test_search_interleaves_the_arms_equally(folder: _Folder) -> None:
 def test_search_tells_store_then_mlflow_then_panel(folder: _Folder) -> None:
     search = Search(folder.open(grace_steps=0, trials=1))
     _train(search)
-    of_one = [c for c in folder.tracker.calls if c[1] == "fixed-0000"]
-    steps = [("report", "fixed-0000", s) for s in (2, 4, 6, 8)]
-    assert of_one == [("open", "fixed-0000"), *steps, ("close", "fixed-0000", "complete")]
+    of_one = [c for c in folder.tracker.calls if c[0] == "fixed-0000"]
+    steps = [("fixed-0000", s, "running") for s in (0, 2, 4, 6, 8)]
+    assert of_one == [*steps, ("fixed-0000", 8, "complete")]
     assert folder.panel.drawn == 2 * 6
+
+
+def test_reports_keep_the_time_at_which_they_came(folder: _Folder) -> None:
+    before = int(1000 * time.time())
+    ledger = folder.open(grace_steps=0, trials=1)
+    _train(Search(ledger))
+    times = [r.time for r in ledger.store.records["fixed-0000"].reports]
+    assert before <= times[0] <= times[-1] <= 1000 * time.time()
+    again = folder.open(grace_steps=0, trials=1)
+    assert [r.time for r in again.store.records["fixed-0000"].reports] == times
 
 
 def test_search_ends_a_diverged_trial_with_its_reason(folder: _Folder) -> None:
@@ -134,7 +139,7 @@ def test_search_ends_a_diverged_trial_with_its_reason(folder: _Folder) -> None:
     assert not search.on_report(job.name, report)
     record = ledger.store.records[job.name]
     assert (record.state, record.reason) == ("diverged", "non-finite training loss at step 3")
-    assert folder.tracker.calls[-1] == ("close", job.name, "diverged")
+    assert folder.tracker.calls[-1] == (job.name, 3, "diverged")
 
 
 def test_search_prunes_what_is_worse_at_a_rung(folder: _Folder) -> None:
@@ -148,7 +153,7 @@ def test_search_prunes_what_is_worse_at_a_rung(folder: _Folder) -> None:
         True,
     ]
     assert ledger.store.records[of_fixed[2]].state == "pruned"
-    assert folder.tracker.calls[-1] == ("close", of_fixed[2], "pruned")
+    assert folder.tracker.calls[-1] == (of_fixed[2], 2, "pruned")
     assert not search.on_report(jobs[0][0].name, _report(2, 99.0))  # another arm's first
 
 
@@ -209,7 +214,7 @@ def test_search_ends_what_a_crash_left_at_its_last_report(folder: _Folder, last:
     assert folder.tracker.calls == [("catch_up", [job.name])]
     search = Search(ledger)
     assert ledger.store.records[job.name].state == state
-    assert folder.tracker.calls[1:] == [("open", job.name), ("close", job.name, state)]
+    assert folder.tracker.calls[1:] == [(job.name, last.step, "running"), (job.name, last.step, state)]
     assert _train(search) == ["fixed-0000"]
 
 

@@ -4,6 +4,7 @@ See faults.py, which has the long version too.
 """
 
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,6 +34,14 @@ def _unbroken(model: str, place: Path, options: tuple[str, ...]) -> Broken:
     return study
 
 
+def _check_status(broken: Broken) -> None:
+    """What a dead process has left running in MLflow is closed by whoever looks first."""
+    if broken.steps():
+        status = run_cli("status", broken.folder.name, f"--storage={broken.storage}")
+        assert (status.code, len(status.err.splitlines())) == (0, 1)
+        assert re.fullmatch(r"hylorada: closed \d+ MLflow runs that a process left running\n", status.err)
+
+
 def _run_out_of_disk(broken: Broken) -> None:
     """Leave so little room that a few more files fill it; then make room again."""
     filler = broken.storage / "filler"
@@ -51,6 +60,7 @@ def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path, di
     broken = Broken(disk, toy_model, ONE_SEAT, random.Random(1), [])
     for victim in ("driver", "machine"):
         broken.break_off(victim)
+        _check_status(broken)
     if disk.is_mount():
         _run_out_of_disk(broken)
     assert broken.wound(["host", "trial"], 4) >= 2

@@ -1,312 +1,221 @@
-"""MLflow as a study leaves it, on a real SQLite store; and the addresses that are refused."""
+"""A tracker whose database is locked, full or gone, or refuses; and the addresses that are refused."""
 
-import functools
-import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import mlflow
-import numpy as np
 import pytest
-from mlflow import MlflowClient
-from mlflow.entities import Run
+import sqlalchemy
+from filelock import FileLock
+from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
+from mlflow_server import timed, wait_for_line
+from study_runs import wait_until
 
 from hylorada import InputError
-from studies._job import Report
-from studies._store import Record, State
-from studies._tracking import Tracker, boundary_metrics, check_tracking, default_uri, unwritable
+from studies._store import Record
+from studies._tracking import Tracker, check_tracking, default_uri, reconcile, unwritable
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
-EXPERIMENT = "étude no 1"
-
-
-@dataclass(frozen=True)
-class _Mlflow:
-    """One store for all tests of this file; each study has a parent run of its own."""
-
-    folder: Path
-    uri: str
-
-    def tracker(self, study: str) -> Tracker:
-        return Tracker(self.uri, EXPERIMENT, artifacts=self.folder / "artifacts", study_id=study)
-
-    @functools.cached_property
-    def client(self) -> MlflowClient:
-        return MlflowClient(tracking_uri=self.uri)
-
-    def children(self, tracker: Tracker) -> dict[str, Run]:
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
-        assert experiment is not None
-        runs = self.client.search_runs([experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{tracker.parent}'")
-        assert len({r.info.run_name for r in runs}) == len(runs)
-        return {r.info.run_name: r for r in runs}
-
-    def series(self, run: Run, metric: str) -> list[tuple[int, float]]:
-        return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Mlflow]:
-    folder = tmp_path_factory.mktemp("ml flow é")
-    opened = _Mlflow(folder, default_uri(folder))
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    opened = Mlflow(default_uri(folder), folder / "artifacts")
     yield opened
     opened.client._tracking_client.store.engine.dispose()
-    assert mlflow.active_run() is None
 
 
-def _record(name: str = "learnable-0000", state: State = "running", **changes: Any) -> Record:
-    return Record(
-        **{
-            "name": name,
-            "arm": "learnable",
-            "stage": "search",
-            "number": 0,
-            "params": {"learning_rate": 0.01, "num_buckets": 4},
-            "adapter": {"num_buckets": 4, "target_modules": None},
-            "training": {"learning_rate": 0.01},
-            "seed": 5,
-            "data_seed": 6,
-            "state": state,
-            **changes,
-        }
-    )
+@pytest.fixture
+def said() -> list[str]:
+    """What a tracker has told the user."""
+    return []
 
 
-def _report(step: int, nll: float = 3.0, **changes: Any) -> Report:
-    boundaries = (1.0 + step, 4.0, 9.0 + step)
-    return Report(
-        **{
-            "step": step,
-            "metrics": {"train/nll": nll + 1, "eval/nll": nll},
-            "boundaries": boundaries,
-            "start_boundaries": (1.0, 4.0, 9.0),
-            "seconds": step / 4,
-            "parameters": 77,
-            "applied": {"max_positions": 16, "learning_rate": 0.01},
-            **changes,
-        }
-    )
+def _tell_trials(tracker: Tracker, records: list[Record], steps: tuple[int, ...]) -> None:
+    """One report of each trial after another, as the driver does."""
+    for step in steps:
+        for record in records:
+            record.reports.append(make_report(step))
+            tracker.tell(record)
 
 
-def test_children_are_nested_and_described(store: _Mlflow) -> None:
-    tracker = store.tracker("nested")
-    record = _record()
-    tracker.open(record)
-    tracker.report(record.name, _report(2))
-    run = store.children(tracker)["learnable-0000"]
-    assert run.info.status == "RUNNING"
-    assert run.data.params == {
-        "num_buckets": "4",
-        "target_modules": "None",
-        "learning_rate": "0.01",
-        "arm": "learnable",
-        "seed": "5",
-        "parameters": "77",
-    }
-    tags = {k: v for k, v in run.data.tags.items() if k.startswith(("hylorada", "applied"))}
-    assert tags == {
-        "hylorada.arm": "learnable",
-        "hylorada.stage": "search",
-        "hylorada.searched": "learning_rate,num_buckets",
-        "applied.max_positions": "16",
-        "applied.learning_rate": "0.01",
-    }
-    assert store.client.get_run(tracker.parent).data.tags["mlflow.runName"] == EXPERIMENT
-
-
-def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: _Mlflow) -> None:
-    tracker = store.tracker("series")
-    record = _record()
-    tracker.open(record)
-    for step, nll in ((2, 3.5), (4, 3.25), (8, 3.0)):
-        tracker.report(record.name, _report(step, nll))
-    run = store.children(tracker)[record.name]
-    assert store.series(run, "eval/nll") == [(2, 3.5), (4, 3.25), (8, 3.0)]
-    assert store.series(run, "time/trial_seconds") == [(2, 0.5), (4, 1.0), (8, 2.0)]
-    assert store.series(run, "boundary/001") == [(0, 1.0), (2, 3.0), (4, 5.0), (8, 9.0)]
-    assert store.series(run, "boundary/002") == [(step, 4.0) for step in (0, 2, 4, 8)]
-    assert store.series(run, "boundary/outside") == [(2, 0.0), (4, 0.0), (8, pytest.approx(1 / 3))]
-
-
-def test_boundary_metrics_are_in_token_positions() -> None:
-    found = boundary_metrics(_report(8))
-    assert {k: found[k] for k in ("boundary/001", "boundary/002", "boundary/003")} == {
-        "boundary/001": 9.0,
-        "boundary/002": 4.0,
-        "boundary/003": 17.0,
-    }
-    assert found["boundary/shift"] == pytest.approx((8 + 0 + 8) / 3)
-    assert boundary_metrics(_report(2))["boundary/min_gap"] == 1.0  # of the gaps 3, 1, 7 and 5
-    assert boundary_metrics(_report(2, boundaries=(), start_boundaries=())) == {}
-
-
-@pytest.mark.parametrize(
-    ("state", "status"),
-    [("complete", "FINISHED"), ("pruned", "KILLED"), ("diverged", "FAILED"), ("failed", "FAILED")],
-)
-def test_close_sets_status_reason_and_boundaries(store: _Mlflow, tmp_path: Path, state: State, status: str) -> None:
-    tracker = store.tracker(f"close {state}")
-    record = _record(reports=[_report(2), _report(4)])
-    tracker.open(record)
-    record.state, record.reason = state, "weil"
-    tracker.close(record)
-    run = store.children(tracker)[record.name]
-    assert run.info.status == status
-    assert (run.data.tags["hylorada.state"], run.data.tags["hylorada.reason"]) == (state, "weil")
-    path = store.client.download_artifacts(run.info.run_id, "boundaries.npz", str(tmp_path))
-    with np.load(path) as found:
-        assert found["steps"].tolist() == [0, 2, 4]
-        assert found["positions"].tolist() == [[1, 4, 9], [3, 4, 11], [5, 4, 13]]
-
-
-def test_reopening_repeats_nothing_and_fills_in_what_is_missing(store: _Mlflow) -> None:
-    record = _record(reports=[_report(2)])
-    first = store.tracker("reopened")
-    first.open(record)
-    for _ in range(2):
-        first.open(record)
-        first.report(record.name, _report(2))
-    record.reports += [_report(4), _report(6)]  # a crash kept these from MLflow
-    second = store.tracker("reopened")
-    second.open(record)
-    assert second.parent == first.parent
-    run = store.children(second)[record.name]
-    assert store.series(run, "eval/nll") == [(2, 3.0), (4, 3.0), (6, 3.0)]
-    assert [step for step, _ in store.series(run, "boundary/001")] == [0, 2, 4, 6]
-
-
-def test_reopening_repeats_no_report_without_a_loss(store: _Mlflow) -> None:
-    report = _report(3, metrics={}, done=True, diverged="non-finite gradient at step 3")
-    record = _record(reports=[report])
-    for _ in range(2):
-        tracker = store.tracker("diverged")
-        tracker.open(record)
-    run = store.children(tracker)[record.name]
-    assert store.series(run, "time/trial_seconds") == [(3, 0.75)]
-    assert [step for step, _ in store.series(run, "boundary/001")] == [0, 3]
-
-
-def test_reopening_describes_a_run_that_a_crash_left_bare(store: _Mlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = store.tracker("bare")
-    monkeypatch.setattr(tracker, "_describe", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError, match="division"):
-        tracker.open(_record())
-    tracker = store.tracker("bare")
-    tracker.open(_record())
-    assert store.children(tracker)["learnable-0000"].data.params["arm"] == "learnable"
-
-
-def test_catch_up_ends_what_the_store_has_ended(store: _Mlflow) -> None:
-    records = [_record(f"learnable-{i:04d}", reports=[_report(2)]) for i in range(3)]
-    tracker = store.tracker("caught up")
-    for record in records[:2]:
-        tracker.open(record)
-    records[0].reports.append(_report(4))
-    for record in (records[0], records[2]):
+def _end(tracker: Tracker, records: list[Record]) -> None:
+    for record in records:
         record.state = "complete"
-    tracker = store.tracker("caught up")
-    tracker.catch_up(records)
-    runs = store.children(tracker)
-    assert [runs[r.name].info.status for r in records] == ["FINISHED", "RUNNING", "FINISHED"]
-    assert [step for step, _ in store.series(runs[records[0].name], "eval/nll")] == [2, 4]
-    ended = runs[records[0].name].info.end_time
-    again = store.tracker("caught up")
-    again.catch_up(records)
-    assert store.children(again)[records[0].name].info.end_time == ended
+        tracker.tell(record)
 
 
-def test_abort_kills_what_is_running_and_resuming_runs_it_again(store: _Mlflow) -> None:
-    running, done = _record("learnable-0000"), _record("learnable-0001", "complete")
-    tracker = store.tracker("interrupted")
-    for record in (running, done):
-        tracker.open(record)
-    tracker.close(done)
-    tracker.abort([running, done], "KILLED")
-    assert {n: r.info.status for n, r in store.children(tracker).items()} == {
-        "learnable-0000": "KILLED",
-        "learnable-0001": "FINISHED",
-    }
+def _database(store: Mlflow) -> Path:
+    return Path(store.uri.removeprefix("sqlite:///"))
+
+
+def test_trials_are_told_without_waiting(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("fast", said)
+    records = [make_record(f"fixed-{i:04d}") for i in range(3)]
+    tracker.describe({"commit": "a"}, {"model": "tiny"})
+    assert timed(lambda: _tell_trials(tracker, records, (2, 4, 6))) < 1
+    _end(tracker, records)
+    tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
+    store.check_whole(tracker, records)
+    parent = store.client.get_run(tracker.parent)
+    assert (parent.info.status, parent.data.params, said) == ("FINISHED", {"model": "tiny"}, [])
+    (figure,) = store.client.get_metric_history(tracker.parent, "test/ppl_fixed")
+    assert figure.timestamp == records[0].reports[-1].time
+
+
+def test_told_again_a_finished_study_changes_nothing(store: Mlflow, said: list[str]) -> None:
+    records = [make_record("fixed-0000", "complete", reports=[make_report(2), make_report(4)])]
+    ends = []
+    for _ in range(2):
+        tracker = store.tracker("again", said)
+        tracker.catch_up(records)
+        tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
+        store.check_whole(tracker, records)
+        assert len(store.client.get_metric_history(tracker.parent, "test/ppl_fixed")) == 1
+        ends.append(store.children(tracker)["fixed-0000"].info.end_time)
+    assert (ends[0] == ends[1], said) == (True, [])
+
+
+def test_abort_kills_what_runs(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("aborted", said)
+    records = [make_record("fixed-0000"), make_record("fixed-0001", "complete", reports=[make_report(2)])]
+    tracker.tell(records[0])
+    records[0].reports.append(make_report(2))  # kept, but the stop came before MLflow was told
+    tracker.abort(records, "KILLED")
+    found = store.children(tracker)
+    assert {n: r.info.status for n, r in found.items()} == {"fixed-0000": "KILLED", "fixed-0001": "FINISHED"}
+    assert store.series(found["fixed-0000"], "eval/nll") == [(2, 3.0)]
     assert store.client.get_run(tracker.parent).info.status == "KILLED"
-    again = store.tracker("interrupted")
-    again.open(running)
-    assert store.client.get_run(again.parent).info.status == "RUNNING"
-    assert store.children(again)["learnable-0000"].info.status == "RUNNING"
 
 
-def test_studies_of_one_name_keep_their_own_parents(store: _Mlflow) -> None:
-    one, two = store.tracker("one"), store.tracker("two")
-    one.open(_record())
-    two.open(_record())
-    assert one.parent != two.parent
-    assert store.children(one).keys() == store.children(two).keys() == {"learnable-0000"}
+def test_locked_database_is_waited_for(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("locked", said)
+    records = [make_record("fixed-0000")]
+    backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
+    backup.execute("BEGIN EXCLUSIVE")
+    assert timed(lambda: _tell_trials(tracker, records, (2, 4))) < 1
+    threading.Timer(2.5, backup.execute, ("COMMIT",)).start()
+    _end(tracker, records)
+    assert timed(lambda: tracker.finish(records, {}, {})) > 1
+    store.check_whole(tracker, records)
+    backup.close()
 
 
-def test_values_that_are_not_finite_are_left_out(store: _Mlflow) -> None:
-    tracker = store.tracker("not finite")
-    record = _record()
-    tracker.open(record)
-    metrics = {"eval/nll": math.nan, "eval/ppl": math.inf, "train/nll": 2.0}
-    tracker.report(record.name, _report(2, metrics=metrics))
-    found = store.children(tracker)[record.name].data.metrics
-    assert {"eval/nll", "eval/ppl"}.isdisjoint(found)
-    assert found["train/nll"] == 2.0
+@pytest.mark.slow
+def test_database_locked_for_longer_than_sqlite_waits(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("long locked", said)
+    records = [make_record("fixed-0000")]
+    backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
+    backup.execute("BEGIN EXCLUSIVE")
+    _tell_trials(tracker, records, (2, 4))
+    wait_for_line(said, "does not answer (database is locked); training goes on, 1 run waiting", 60)
+    backup.execute("COMMIT")
+    backup.close()
+    _end(tracker, records)
+    tracker.finish(records, {}, {})
+    store.check_whole(tracker, records)
+    assert [line for line in said if "answers again" in line]
 
 
-def test_more_boundaries_than_mlflow_takes_at_once(store: _Mlflow) -> None:
-    many = tuple(float(i) for i in range(1, 1400))
-    tracker = store.tracker("many")
-    record = _record(reports=[_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})])
-    tracker.open(record)
+def test_full_disk_is_told_and_made_up_for(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("full", said)
+    records = [make_record("fixed-0000")]
+    _tell_trials(tracker, records, (2,))
+    engine = tracker._runs.client._tracking_client.store.engine
+    limit = 1  # page: SQLite takes no more than there are
+
+    def restrict(connection: Any, *_: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {limit}")
+
+    sqlalchemy.event.listen(engine, "checkout", restrict)
+    _tell_trials(tracker, records, tuple(range(4, 400, 2)))
+    wait_for_line(said, "does not answer (database or disk is full); training goes on, 1 run waiting")
+    limit = 1 << 30
+    _end(tracker, records)
+    tracker.finish(records, {}, {})
+    store.check_whole(tracker, records)
+    assert [part for part in ("answers again", "not in MLflow yet", "refuses") if part in "".join(said)] == [
+        "answers again"
+    ]
+
+
+def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str]) -> None:
+    store = Mlflow(default_uri(tmp_path), tmp_path / "artifacts")
+    tracker = store.tracker("lost", said)
+    (tmp_path / "mlflow.db").rename(tmp_path / "elsewhere.db")
+    records = [make_record("fixed-0000")]
+    _tell_trials(tracker, records, (2,))
+    wait_for_line(said, "training goes on, 1 run waiting")
+    for path in tmp_path.glob("mlflow.db*"):
+        path.unlink()
+    (tmp_path / "elsewhere.db").rename(tmp_path / "mlflow.db")
+    _end(tracker, records)
+    tracker.finish(records, {}, {})
+    store.check_whole(tracker, records)
+
+
+def test_refused_run_is_told_once_and_keeps_nothing_back(store: Mlflow, said: list[str]) -> None:
+    tracker = store.tracker("refused", said)
+    records = [make_record(f"fixed-{i:04d}") for i in range(2)]
+    _tell_trials(tracker, records, (2,))
+    wait_until(lambda: len(store.children(tracker)) == 2 and not tracker._due)
+    store.client.delete_run(store.children(tracker)["fixed-0000"].info.run_id)  # by hand, in the page
+    _tell_trials(tracker, records, (4, 6))
+    _end(tracker, records)
+    tracker.finish(records, {}, {})
+    store.check_whole(tracker, records[1:])
+    first, last = said
+    assert first.startswith(f"MLflow at {store.uri} refuses fixed-0000 (INVALID_PARAMETER_VALUE: ")
+    assert first.endswith("; training goes on")
+    assert last.startswith("1 run not whole in MLflow; first fixed-0000: INVALID_PARAMETER_VALUE: ")
+    again = store.tracker("refused", said)
+    again.finish(records, {}, {})
+    store.check_whole(again, records)
+
+
+def test_deleted_experiment_is_told_and_ends_nothing(tmp_path: Path, said: list[str]) -> None:
+    store = Mlflow(default_uri(tmp_path), tmp_path / "artifacts")
+    tracker = store.tracker("gone", said)
+    experiment = store.client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
+    store.client.delete_experiment(experiment.experiment_id)
+    records = [make_record("fixed-0000")]
+    _tell_trials(tracker, records, (2, 4))
+    _end(tracker, records)
+    assert timed(lambda: tracker.finish(records, {}, {})) < 10
+    assert "refuses fixed-0000" in said[0]
+    with pytest.raises(InputError, match="is deleted; restore it, or name the study otherwise"):
+        store.tracker("gone", said)
+
+
+def test_runs_of_a_process_that_is_gone_are_closed(store: Mlflow, said: list[str], tmp_path: Path) -> None:
+    record = make_record(reports=[make_report(2)])
+    tracker = store.tracker("0123", said)
+    tracker.tell(record)
+    wait_until(lambda: not tracker._due)
+    assert reconcile(store.uri, EXPERIMENT, tmp_path) is None  # a folder without an id has never run
+    (tmp_path / "id").write_text("0123")
+    assert reconcile(store.uri, EXPERIMENT, tmp_path) == "closed 2 MLflow runs that a process left running"
+    assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     run = store.children(tracker)[record.name]
-    assert store.series(run, "boundary/1399") == [(0, 1399.0), (2, 1399.0)]
-    assert sum(k.startswith("boundary/") for k in run.data.metrics) == 1399 + 3
+    assert (run.info.status, run.data.tags["closed_by"]) == ("KILLED", "reconcile")
+    away = "tracking_uri 'http://127.0.0.1:9' can't be reached: ConnectionError; is `mlflow server` running there?"
+    assert reconcile("http://127.0.0.1:9", EXPERIMENT, tmp_path) == away
+    assert reconcile(default_uri(tmp_path), EXPERIMENT, tmp_path) is None
+    assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_long_values_are_cut_visibly(store: _Mlflow) -> None:
-    tracker = store.tracker("long")
-    names = [f"layer_{i}" for i in range(2000)]
-    record = _record(adapter={"target_modules": names}, params=dict.fromkeys(names, 1))
-    tracker.open(record)
-    data = store.children(tracker)[record.name].data
-    for shown in (data.params["target_modules"], data.tags["hylorada.searched"]):
-        assert len(shown) == 500
-        assert shown.endswith("…")
-
-
-def test_describe_keeps_what_has_changed_beside_what_was(store: _Mlflow) -> None:
-    store.tracker("described").describe({"commit": "a"}, {"trials": 2, "model": "tiny"})
-    tracker = store.tracker("described")
-    tracker.describe({"commit": "b"}, {"trials": 3, "model": "tiny", "seeds": 5})
-    data = store.client.get_run(tracker.parent).data
-    assert data.params == {"trials": "2", "model": "tiny", "seeds": "5"}
-    assert (data.tags["commit"], data.tags["resumed.trials"]) == ("b", "3")
-    assert "resumed.model" not in data.tags
-
-
-def test_finish_logs_files_and_figures_and_ends_the_parent(store: _Mlflow, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("<p>done")
-    losses = tmp_path / "fixed-0001-confirm-00" / "test_block_nll.npy"
-    losses.parent.mkdir()
-    losses.write_bytes(b"losses")
-    tracker = store.tracker("ended")
-    tracker.finish([tmp_path / "report.html", tmp_path / "missing.json"], [losses], {"test/ppl_été 2": 12.5})
-    run = store.client.get_run(tracker.parent)
-    assert (run.info.status, run.data.metrics) == ("FINISHED", {"test/ppl_été 2": 12.5})
-    assert {a.path for a in store.client.list_artifacts(tracker.parent)} == {"report.html", "block_nll"}
-    kept = store.client.list_artifacts(tracker.parent, "block_nll/fixed-0001-confirm-00")
-    assert [a.path for a in kept] == ["block_nll/fixed-0001-confirm-00/test_block_nll.npy"]
-
-
-def test_deleted_experiment_is_refused(store: _Mlflow) -> None:
-    client = store.client
-    client.delete_experiment(client.create_experiment("gone"))
-    with pytest.raises(InputError, match="experiment 'gone' is deleted; restore it"):
-        Tracker(store.uri, "gone", artifacts=None, study_id="x")
+def test_runs_of_a_living_process_are_left_alone(store: Mlflow, said: list[str], tmp_path: Path) -> None:
+    tracker = store.tracker("4567", said)
+    (tmp_path / "id").write_text("4567")
+    with FileLock(tmp_path / "lock"):
+        assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
+    assert store.client.get_run(tracker.parent).info.status == "RUNNING"
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------
@@ -363,7 +272,7 @@ def test_server_that_is_no_mlflow_is_refused(serve: Callable[[int], str]) -> Non
     assert check_tracking(uri) == [f"tracking_uri {uri!r} answers 404 at /health"]
 
 
-def test_databases_are_accepted(store: _Mlflow, tmp_path: Path) -> None:
+def test_databases_are_accepted(store: Mlflow, tmp_path: Path) -> None:
     for uri in (store.uri, f"sqlite:///{tmp_path / 'new.db'}", "sqlite:///new.db", "postgresql://u@h/db"):
         assert check_tracking(uri) == []
     assert list(tmp_path.iterdir()) == []

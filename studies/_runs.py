@@ -1,0 +1,301 @@
+"""The MLflow runs of one study. Every call may come again: what is there already stays, what is missing is added."""
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+
+from ._job import Report
+from ._store import Record
+
+_STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+_STUDY, _STATE, _REASON = "hylorada.study", "hylorada.state", "hylorada.reason"
+_HASH, _CLOSED_BY = "config_hash", "closed_by"
+_SECONDS = "time/trial_seconds"
+_BATCH = 500  # metrics that MLflow takes at once, with room to spare
+_PAGE = 1000  # runs in an answer
+_VALUE_LIMIT = 500  # characters of a parameter that a page still shows
+
+
+@dataclass
+class _Child:
+    """What is known of a trial's run.
+
+    Attributes:
+        id: of the run.
+        started: epoch milliseconds.
+        status: MLflow's.
+        state: of the record it was closed with.
+        closed_by: who closed it, if not the study itself.
+        described: whether parameters and configuration are there.
+        logged: last step that is there; -1 for none, None where that is still to be read.
+        fresh: whether it has been made here, so that it holds nothing that is not known.
+    """
+
+    id: str
+    started: int
+    status: str = "RUNNING"
+    state: str | None = None
+    closed_by: str | None = None
+    described: bool = False
+    logged: int | None = None
+    fresh: bool = False
+
+    def has_ended_as(self, state: str) -> bool:
+        return self.state == state and self.status == _STATUS.get(state)
+
+
+class StudyRuns:
+    """Parent and children of one study.
+
+    Args:
+        client: of the tracking store.
+        experiment: id.
+        parent: id of the parent run.
+    """
+
+    def __init__(self, client: MlflowClient, experiment: str, parent: str) -> None:
+        self.client, self.parent = client, parent
+        self._experiment = experiment
+        self._children: dict[str, _Child] = {}
+        self.read()
+
+    def read(self) -> None:
+        """See which children there are; a second run of one name, from a call whose answer was lost, is deleted."""
+        found: dict[str, _Child] = {}
+        for run in search(self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"):
+            name, child = run.data.tags[MLFLOW_RUN_NAME], _child(run)
+            other = found.setdefault(name, child)
+            if other is not child:
+                found[name], bare = (child, other) if child.described else (other, child)
+                self.client.delete_run(bare.id)
+        self._children = found
+
+    def bring(self, record: Record) -> None:
+        """Bring the run of a record in line with it, from making the run to ending it."""
+        child = self._children.get(record.name) or self._create(record)
+        if child.has_ended_as(record.state):
+            return
+        if record.state == "running" and child.status != "RUNNING":
+            self._reopen(child)
+        if not child.described:
+            self._describe(child, record)
+        for report in record.reports:
+            self._log(child, report)
+        if record.state != "running":
+            self._close(child, record)
+
+    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """What the study ran on; a value that has changed since is kept as a tag."""
+        fresh, changed = _against(self.client.get_run(self.parent).data.params, params)
+        self.client.log_batch(self.parent, params=fresh, tags=[*_tags(tags), *changed])
+
+    def end(self, status: str) -> None:
+        """End the parent and what is still running: the study was stopped, or broke, and may be resumed."""
+        for child in self._children.values():
+            if child.status == "RUNNING":
+                self.client.set_terminated(child.id, status=status)
+                child.status = status
+        self.client.set_terminated(self.parent, status=status)
+
+    def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
+        """Files and figures of the whole study, and the parent's end.
+
+        Args:
+            files: and in which folder of the parent's artifacts each is kept; those that are there.
+            metrics: of the parent.
+            time: of the metrics, epoch milliseconds; the same whenever this is told again.
+        """
+        for path, folder in files.items():
+            if path.exists():
+                self.client.log_artifact(self.parent, str(path), artifact_path=folder or None)
+        self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in metrics.items()])
+        self.client.set_terminated(self.parent, status="FINISHED")
+
+    def _create(self, record: Record) -> _Child:
+        tags = {
+            MLFLOW_PARENT_RUN_ID: self.parent,
+            MLFLOW_RUN_NAME: record.name,
+            "hylorada.arm": record.arm,
+            "hylorada.stage": record.stage,
+        }
+        first = record.reports[0] if record.reports else None
+        started = first.time - int(1000 * first.seconds) if first and first.time else None
+        made = self.client.create_run(self._experiment, start_time=started, tags=tags)
+        child = self._children[record.name] = _child(made)
+        child.logged, child.fresh = -1, True
+        return child
+
+    def _reopen(self, child: _Child) -> None:
+        self.client.update_run(child.id, status="RUNNING")
+        child.status = "RUNNING"
+        if child.closed_by:
+            self.client.delete_tag(child.id, _CLOSED_BY)
+            child.closed_by = None
+
+    def _describe(self, child: _Child, record: Record) -> None:
+        self._log_config(child.id, record)
+        values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
+        fresh, changed = _against(self._params(child), values)
+        tags = {_HASH: _hash({"adapter": record.adapter, "training": record.training})}
+        if record.params:
+            tags["hylorada.searched"] = ",".join(record.params)
+        self.client.log_batch(child.id, params=fresh, tags=[*changed, *_tags(tags)])  # MLflow writes tags last
+        child.described = True
+
+    def _params(self, child: _Child) -> Mapping[str, str]:
+        return {} if child.fresh else dict(self.client.get_run(child.id).data.params)
+
+    def _log(self, child: _Child, report: Report) -> None:
+        """A report's metrics, step = optimizer step; a step that is there already is left alone."""
+        if child.logged is None:
+            history = self.client.get_metric_history(child.id, _SECONDS)
+            child.logged = max((m.step for m in history), default=-1)
+        if report.step <= child.logged:
+            return
+        if child.logged < 0:
+            fresh, changed = _against(self._params(child), {"parameters": report.parameters})
+            applied = _tags({f"applied.{k}": v for k, v in report.applied.items()})
+            self.client.log_batch(child.id, params=fresh, tags=[*changed, *applied])
+        # never the time of sending: MLflow keeps equal (name, time, step, value) once, so a lost answer costs nothing
+        metrics = _metrics(report, report.time or child.started, first=child.logged < 0)
+        for start in range(0, len(metrics), _BATCH):
+            self.client.log_batch(child.id, metrics=metrics[start : start + _BATCH])
+        child.logged = report.step
+
+    def _close(self, child: _Child, record: Record) -> None:
+        if any(r.boundaries for r in record.reports):
+            self._log_boundaries(child.id, record.reports)
+        if record.reason:
+            self.client.set_tag(child.id, _REASON, record.reason[:5000])
+        status = _STATUS[record.state]
+        last = record.reports[-1].time if record.reports else 0
+        self.client.set_terminated(child.id, status=status, end_time=last or None)
+        self.client.set_tag(child.id, _STATE, record.state)  # last: it says that all is there
+        child.status, child.state = status, record.state
+
+    def _log_boundaries(self, run: str, reports: Sequence[Report]) -> None:
+        steps = np.array([0, *(r.step for r in reports)])
+        positions = np.array([reports[0].start_boundaries, *(r.boundaries for r in reports)])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "boundaries.npz"
+            np.savez(path, steps=steps, positions=positions)
+            self.client.log_artifact(run, str(path))
+
+    def _log_config(self, run: str, record: Record) -> None:
+        """All that decides what a trial is, whole: parameters are cut."""
+        fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8")
+            self.client.log_artifact(run, str(path))
+
+
+def search(client: MlflowClient, experiment: str, condition: str) -> Iterator[Run]:
+    """All runs of an experiment that meet a condition."""
+    token = None
+    while True:
+        page = client.search_runs([experiment], condition, max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def find_parent(client: MlflowClient, experiment: str, study_id: str) -> str | None:
+    """Id of the parent run of one study folder."""
+    found = client.search_runs([experiment], f"tags.`{_STUDY}` = '{study_id}'", max_results=1)
+    return str(found[0].info.run_id) if found else None
+
+
+def open_parent(client: MlflowClient, experiment: str, name: str, study_id: str) -> str:
+    """The parent run of one study folder, made or running again; its id."""
+    run_id = find_parent(client, experiment, study_id)
+    if run_id is None:
+        tags = {_STUDY: study_id, MLFLOW_RUN_NAME: name}
+        return str(client.create_run(experiment, tags=tags).info.run_id)
+    client.update_run(run_id, status="RUNNING")
+    if _CLOSED_BY in client.get_run(run_id).data.tags:
+        client.delete_tag(run_id, _CLOSED_BY)
+    return run_id
+
+
+def close_abandoned(client: MlflowClient, experiment: str, study_id: str) -> int:
+    """End as KILLED what says to be running, though its process is gone; how many runs that were."""
+    parent = find_parent(client, experiment, study_id)
+    if parent is None:
+        return 0
+    children = search(client, experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and status = 'RUNNING'")
+    left = [r.info.run_id for r in children]
+    if client.get_run(parent).info.status == "RUNNING":
+        left.append(parent)
+    for run in left:
+        client.set_tag(run, _CLOSED_BY, "reconcile")
+        client.set_terminated(run, status="KILLED")
+    return len(left)
+
+
+def _child(run: Run) -> _Child:
+    tags = run.data.tags
+    return _Child(
+        id=run.info.run_id,
+        started=run.info.start_time,
+        status=run.info.status,
+        state=tags.get(_STATE),
+        closed_by=tags.get(_CLOSED_BY),
+        described=_HASH in tags,
+    )
+
+
+def _against(known: Mapping[str, str], params: Mapping[str, Any]) -> tuple[list[Param], list[RunTag]]:
+    """Parameters can't change in MLflow: those that are new, and as tags those that have changed since."""
+    shown = {k: _shown(v) for k, v in params.items()}
+    changed = [RunTag(f"resumed.{k}", v) for k, v in shown.items() if known.get(k, v) != v]
+    return [Param(k, v) for k, v in shown.items() if k not in known], changed
+
+
+def _tags(values: Mapping[str, Any]) -> list[RunTag]:
+    return [RunTag(k, _shown(v)) for k, v in values.items()]
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    """Equal for equal configurations: a confirm run has that of the trial it repeats."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
+
+
+def _metrics(report: Report, time: int, *, first: bool) -> list[Metric]:
+    """What MLflow is told of a report; the seconds come last, so that they tell whether all is there."""
+    start = {f"boundary/{i:03d}": b for i, b in enumerate(report.start_boundaries, 1)} if first else {}
+    values = {**report.metrics, **boundary_metrics(report), _SECONDS: report.seconds}
+    return [Metric(k, v, time, 0) for k, v in start.items()] + [
+        Metric(k, v, time, report.step) for k, v in values.items() if math.isfinite(v)
+    ]
+
+
+def boundary_metrics(report: Report) -> dict[str, float]:
+    """``boundary/001``.. in token positions, their mean shift, the smallest gap, and the share outside the block."""
+    if not report.boundaries:
+        return {}
+    now, start = np.array(report.boundaries), np.array(report.start_boundaries)
+    length = float(report.applied["max_positions"])
+    gaps = np.diff(np.concatenate([[0.0], now, [length]]))
+    return {
+        **{f"boundary/{i:03d}": float(b) for i, b in enumerate(now, 1)},
+        "boundary/shift": float(np.abs(now - start).mean()),
+        "boundary/min_gap": float(gaps.min()),
+        "boundary/outside": float(((now < 0) | (now > length)).mean()),
+    }
