@@ -2,13 +2,17 @@
 
 import os
 import re
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import requests  # MLflow's own client library
 from mlflow import MlflowClient
+from mlflow.entities import Experiment
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from sqlalchemy.exc import SQLAlchemyError  # MLflow's own database library
@@ -70,10 +74,27 @@ def _open_experiment(client: MlflowClient, uri: str, name: str, artifacts: Path 
         found = client.get_experiment(client.create_experiment(name, None if artifacts is None else artifacts.as_uri()))
     if found.lifecycle_stage == "deleted":
         raise InputError(_deleted(name))
-    location = str(found.artifact_location)
+    location = _follow(uri, found, artifacts)
     if problems := _location_problems(uri, name, location) or _artifact_problems(uri, name, location):
         raise InputError(problems)
     return str(found.experiment_id)
+
+
+def _follow(uri: str, experiment: Experiment, artifacts: Path | None) -> str:
+    """Where an experiment keeps artifacts; MLflow writes full paths down, so a storage folder that moved is told it."""
+    before = str(experiment.artifact_location)
+    gone = urlsplit(before).scheme == "file" and not Path(url2pathname(urlsplit(before).path)).exists()
+    if artifacts is None or not uri.startswith("sqlite:///") or before == artifacts.as_uri() or not gone:
+        return before
+    now, number = artifacts.as_uri(), experiment.experiment_id
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///").partition("?")[0], timeout=60)) as database, database:
+        database.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (now, number))
+        database.execute(
+            "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE experiment_id = ? AND "
+            "substr(artifact_uri, 1, ?) = ?",
+            (now, len(before) + 1, number, len(before), before),
+        )
+    return now
 
 
 def _artifact_problems(uri: str, experiment: str, location: str) -> list[str]:

@@ -43,10 +43,14 @@ class _Tracker:
 
 
 class _Panel:
-    """Counts how often it is drawn."""
+    """Counts how often it is drawn, and keeps what it says."""
 
     def __init__(self) -> None:
         self.drawn = 0
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     def update(self) -> None:
         self.drawn += 1
