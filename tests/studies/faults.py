@@ -177,7 +177,8 @@ def outcome(storage: Path, name: str = NAME) -> Outcome:
 
 
 def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    lines = (folder / "trials" / record["name"] / "reports.jsonl").read_text().splitlines()
+    path = folder / "trials" / record["name"] / "reports.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []  # what fails at its first report has none
     reports = [{k: v for k, v in json.loads(line).items() if k not in _PER_RUN} for line in lines]
     steps = [r["step"] for r in reports]
     assert steps == sorted(set(steps)), record["name"]
