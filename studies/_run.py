@@ -30,8 +30,10 @@ from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
 if TYPE_CHECKING:
     from ._campaign import Stage
+    from ._nodes import Gate
     from ._tune import Cluster
 
+_MOST_SEATS = 10_000  # Ray counts in 1e-4 of a CPU or GPU
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
 
@@ -44,12 +46,14 @@ class Options:
         tracking_uri: of MLflow; None is SQLite in ``storage``.
         address: of a Ray cluster; None is this machine.
         seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
+        wait: seconds to wait for a cluster's first node that trials can run on.
     """
 
     storage: Path
     tracking_uri: str | None = None
     address: str | None = None
     seats: int | None = None
+    wait: float = 5
 
     def study_folder(self, name: str) -> Path:
         return self.storage / "studies" / name
@@ -73,8 +77,13 @@ class Material:
         }
 
 
-def prepare(study: Study, options: Options) -> Material:
+def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
     """Check everything that can be checked before any compute, and tokenise.
+
+    Args:
+        study: to run.
+        options: where.
+        join: joins a cluster and checks it, before the text's cache is written.
 
     Raises:
         InputError: all problems found; nothing has been written.
@@ -82,6 +91,8 @@ def prepare(study: Study, options: Options) -> Material:
     from hylorada import load_tokenizer
 
     problems, base, text = _inputs(study.to_dict(), options)
+    if join is not None and not problems:
+        join()
     blocks: dict[str, Any] = {}
     if base is not None and text is not None:
         tokenizer = _attempt(problems, load_tokenizer, study.model)
@@ -107,8 +118,8 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if options.tracking_uri is not None:
         problems += check_tracking(options.tracking_uri)
     problems += _address_problems(options.address)
-    if options.seats is not None and options.seats < 1:
-        problems.append(f"seats must be at least 1, got {options.seats}")
+    if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
+        problems.append(f"seats must be from 1 to {_MOST_SEATS}, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
     base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
     if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
@@ -234,16 +245,14 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         StudyStopped: storage, processes or machines don't let it go on; the state is saved.
         KeyboardInterrupt: the same, on the user's wish.
     """
-    material = prepare(study, options)
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
-        devices = _Devices(study, options, material, workspace)
+        devices = _Devices(study, options, workspace)
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
-        else:
-            devices.cluster  # noqa: B018 (a cluster that can't be reached is bad input, known before anything is written)
+        material = devices.material = prepare(study, options, devices.join if options.address else None)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
@@ -338,22 +347,49 @@ def _first_job(study: Study, arm: str) -> Job:
 class _Devices:
     """Ray, started when it is first needed: a finished study is reported again without it."""
 
-    def __init__(self, study: Study, options: Options, material: Material, workspace: Path) -> None:
-        self._study, self._options, self._material, self._workspace = study, options, material, workspace
+    material: Material
+
+    def __init__(self, study: Study, options: Options, workspace: Path) -> None:
+        self._study, self._options, self._workspace = study, options, workspace
+        # nodes have working directories of their own
+        self._model = os.path.abspath(study.model) if os.path.isdir(study.model) else study.model
+        self._joined = False
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        return self._material.provenance
+        return self.material.provenance
 
     @property
     def started(self) -> bool:
         return "cluster" in self.__dict__
 
+    def join(self) -> None:
+        """Join the cluster, and see that trials can run on its nodes.
+
+        Raises:
+            InputError: they can't.
+        """
+        from ._tune import admit, start_ray
+
+        start_ray(self._options.address, self._workspace)
+        self._joined = True
+        admit(self._gate, self._options.wait)
+
     def close(self) -> None:
-        """End Ray; told twice, once."""
-        if self.started:
-            self.cluster.close()
-            del self.__dict__["cluster"]
+        """End Ray, or leave the cluster; told twice, once."""
+        if self.started or self._joined:
+            from ._tune import stop_ray
+
+            stop_ray()
+            self._joined = False
+            self.__dict__.pop("cluster", None)
+
+    @cached_property
+    def _gate(self) -> "Gate":
+        from ._nodes import Gate
+
+        needs = [self._model] if os.path.isdir(self._model) else []
+        return Gate(self._options.storage, self._options.study_folder(self._study.name), needs)
 
     @cached_property
     def cluster(self) -> "Cluster":
@@ -361,14 +397,15 @@ class _Devices:
 
         from ._tune import Cluster
 
-        options = self._options
+        options, study = self._options, self._study
         return Cluster(
             workspace=self._workspace,
             address=options.address,
             seats=options.seats,
-            batch_size=self._study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._study.model, "dtype": self._study.dtype},
-            blocks=self._material.blocks,
+            batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
+            engine={"model": self._model, "dtype": study.dtype},
+            blocks=self.material.blocks,
+            gate=self._gate if options.address else None,
         )
 
 

@@ -26,7 +26,8 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     blocks = {split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split) for split, i in ids.items()}
     study = Study.from_dict(_study(task))
     options = Options(storage=workspace / "storage")
-    devices = _Devices(study, options, Material(blocks, {}), workspace)
+    devices = _Devices(study, options, workspace)
+    devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
     devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
     tracker = Tracker(options.uri, study.name, artifacts=options.storage / "artifacts", study_id=study_id(store.folder))
