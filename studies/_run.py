@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from hylorada import InputError
 
+from ._devices import Devices
 from ._environment import make_private, short_folder
 from ._faults import StudyStopped, as_stop
 from ._files import write_atomically
@@ -30,8 +30,6 @@ from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
 if TYPE_CHECKING:
     from ._campaign import Stage
-    from ._nodes import Gate
-    from ._tune import Cluster
 
 _MOST_SEATS = 10_000  # Ray counts in 1e-4 of a CPU or GPU
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
@@ -248,7 +246,7 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
-        devices = _Devices(study, options, workspace)
+        devices = Devices(study, options, workspace)
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
@@ -261,7 +259,7 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         return _tracked(devices, store, options, console)
 
 
-def _tracked(devices: "_Devices", store: Store, options: Options, console: Console) -> Results:
+def _tracked(devices: Devices, store: Store, options: Options, console: Console) -> Results:
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
@@ -295,7 +293,7 @@ def _parent_params(study: Study) -> dict[str, Any]:
     return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
 
 
-def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
+def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
     from ._campaign import Confirm, Ledger, Search, winners  # imports Ray, which reads the environment
 
     study = store.study
@@ -320,7 +318,7 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, 
     return results
 
 
-def _exhaust(make: Callable[[], "Stage"], devices: "_Devices", check: Callable[[], None]) -> None:
+def _exhaust(make: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:
     """Run a stage until nothing of it is left: Tune may end with trials that it could not start again."""
     stage = make()
     while count := stage.remaining():
@@ -344,77 +342,12 @@ def _first_job(study: Study, arm: str) -> Job:
     )
 
 
-class _Devices:
-    """Ray, started when it is first needed: a finished study is reported again without it."""
-
-    material: Material
-
-    def __init__(self, study: Study, options: Options, workspace: Path) -> None:
-        self._study, self._options, self._workspace = study, options, workspace
-        # nodes have working directories of their own
-        self._model = os.path.abspath(study.model) if os.path.isdir(study.model) else study.model
-        self._joined = False
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        return self.material.provenance
-
-    @property
-    def started(self) -> bool:
-        return "cluster" in self.__dict__
-
-    def join(self) -> None:
-        """Join the cluster, and see that trials can run on its nodes.
-
-        Raises:
-            InputError: they can't.
-        """
-        from ._tune import admit, start_ray
-
-        start_ray(self._options.address, self._workspace)
-        self._joined = True
-        admit(self._gate, self._options.wait)
-
-    def close(self) -> None:
-        """End Ray, or leave the cluster; told twice, once."""
-        if self.started or self._joined:
-            from ._tune import stop_ray
-
-            stop_ray()
-            self._joined = False
-            self.__dict__.pop("cluster", None)
-
-    @cached_property
-    def _gate(self) -> "Gate":
-        from ._nodes import Gate
-
-        needs = [self._model] if os.path.isdir(self._model) else []
-        return Gate(self._options.storage, self._options.study_folder(self._study.name), needs)
-
-    @cached_property
-    def cluster(self) -> "Cluster":
-        from hylorada import TrainingConfig
-
-        from ._tune import Cluster
-
-        options, study = self._options, self._study
-        return Cluster(
-            workspace=self._workspace,
-            address=options.address,
-            seats=options.seats,
-            batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._model, "dtype": study.dtype},
-            blocks=self.material.blocks,
-            gate=self._gate if options.address else None,
-        )
-
-
 def _rungs(study: Study) -> str:
     steps = [*study.rungs(), study.max_steps]
     return "rungs " + " -> ".join(map(str, steps)) + " steps"
 
 
-def _base(store: Store, devices: _Devices) -> dict[str, Any] | None:
+def _base(store: Store, devices: Devices) -> dict[str, Any] | None:
     """The base's own test figures, measured once, while there is a host; None where none is needed."""
     path = store.folder / "base.json"
     if not path.exists() and devices.started:

@@ -1,6 +1,7 @@
 """Studies on real Ray nodes: what is refused before anything is trained, and nodes that come and go."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def test_nodes_join_and_die_in_mid_study(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends as an unbroken study on one machine does."""
-    place = [f"--model={toy_model}", "--name=wide"]
+    place = [f"--model={os.path.relpath(toy_model)}", "--name=wide"]  # nodes are in other folders
     alone = run_cli("run", "learnable_bucketing", *place, f"--storage={tmp_path / 'alone'}", *WIDE)
     assert alone.code == 0, alone.err
     for name, value in nodes.environment.items():
