@@ -146,6 +146,7 @@ class Nodes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=self._folder,  # not where the study is started
                 env={**self.environment, "PYTHONPATH": os.pathsep.join(paths)},
             )
         with (self._folder / _SESSIONS).open("a") as sessions:

@@ -38,6 +38,14 @@ def run_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Do
     return run_cli("run", "learnable_bucketing", f"--address={nodes.address}", *arguments)
 
 
+def old_torch(place: Path) -> Path:
+    """A folder of packages in which torch says that it is 1.0."""
+    folder = place / "packages" / "torch-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
+    return folder.parent
+
+
 def test_cluster_without_cpus_or_gpus_is_refused(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,10 +60,7 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
     storage, model = tmp_path / "runs", tmp_path / "model"
     storage.mkdir()
     model.mkdir()
-    other = tmp_path / "packages" / "torch-1.0.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
-    joined = [nodes.add("fits"), nodes.add("old", packages=other.parent)]
+    joined = [nodes.add("fits"), nodes.add("old", packages=old_torch(tmp_path))]
     expected = ["node 127.0.0.4 (old) has torch 1.0, this one "]
     if can_hide():  # a mount namespace of its own needs privileges
         joined.append(nodes.add("blind", hidden=tmp_path))
@@ -90,6 +95,7 @@ def test_nodes_join_and_die_in_mid_study(
     joins.kill()
     alive = process.poll() is None
     out, err = process.communicate(timeout=240)
+    stays.kill()
     assert process.returncode == 0, err
     assert alive, out
     assert_same(outcome(tmp_path / "wide", "wide"), outcome(tmp_path / "alone", "wide"), exact=False)
@@ -97,3 +103,25 @@ def test_nodes_join_and_die_in_mid_study(
     assert {t["state"] for t in trials} == {"complete"}
     assert sum(t["restarts"] for t in trials) >= 1
     assert json.loads((tmp_path / "wide/studies/wide/results.json").read_text())["verdict"]
+
+
+@pytest.mark.slow
+def test_node_that_joins_with_other_packages_stops_the_study(
+    nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, and the same command goes on without it."""
+    for name, value in nodes.environment.items():
+        monkeypatch.setenv(name, value)
+    stays = nodes.add("stays")
+    wide = [f"--model={toy_model}", "--name=wide", f"--storage={tmp_path}", f"--address={nodes.address}", *WIDE]
+    process = start_cli("run", "learnable_bucketing", *wide)
+    wait_until(lambda: stays.trains() or process.poll() is not None)
+    old = nodes.add("old", packages=old_torch(tmp_path / "site"))
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 3, err
+    assert "(old) has torch 1.0, this one " in err
+    old.kill()
+    again = run_cli("run", "learnable_bucketing", *wide)
+    stays.kill()
+    assert again.code == 0, again.err
+    assert {t["state"] for t in read_trials(tmp_path / "studies" / "wide")} == {"complete"}
