@@ -30,10 +30,10 @@ class Node:
     def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
         self.name, self.process = name, process
 
-    def trains(self) -> bool:
-        """Whether it has a host that has loaded its base."""
-        titles = [_title(pid) for pid in _session(self.process.pid)]
-        return any(t.startswith("ray::Host") and "__init__" not in t for t in titles)
+    def hosts(self) -> list[int]:
+        """Processes of hosts that have loaded their base."""
+        titles = {pid: _title(pid) for pid in _session(self.process.pid)}
+        return [pid for pid, title in titles.items() if title.startswith("ray::Host") and "__init__" not in title]
 
     def kill(self) -> None:
         """End all its processes at once, as a power cut would."""
