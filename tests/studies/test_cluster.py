@@ -47,6 +47,11 @@ def old_torch(place: Path) -> Path:
     return folder.parent
 
 
+def reports(place: Path) -> bool:
+    """Whether a study below has come to its first report."""
+    return any(place.glob("**/studies/wide/trials/*/reports.jsonl"))
+
+
 def test_cluster_without_cpus_or_gpus_is_refused(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +96,7 @@ def test_nodes_join_and_die_in_mid_study(
     stays = nodes.add("stays")
     wide = [*place, f"--storage={tmp_path / 'wide'}", f"--address={nodes.address}", *WIDE]
     process = start_cli("run", "learnable_bucketing", *wide)
-    wait_until(lambda: bool(stays.hosts()) or process.poll() is not None)
+    wait_until(lambda: reports(tmp_path / "wide") or process.poll() is not None)
     for pid in stays.hosts():  # or it would be done before the other node is there
         os.kill(pid, signal.SIGSTOP)
     joins = nodes.add("joins")
@@ -119,7 +124,7 @@ def test_node_that_joins_with_other_packages_stops_the_study(
     stays = nodes.add("stays")
     wide = [f"--model={toy_model}", "--name=wide", f"--storage={tmp_path}", f"--address={nodes.address}", *WIDE]
     process = start_cli("run", "learnable_bucketing", *wide)
-    wait_until(lambda: bool(stays.hosts()) or process.poll() is not None)
+    wait_until(lambda: reports(tmp_path) or process.poll() is not None)
     for pid in stays.hosts():
         os.kill(pid, signal.SIGSTOP)
     old = nodes.add("old", packages=old_torch(tmp_path / "site"))
