@@ -160,6 +160,13 @@ def _add_extend(commands: Any) -> None:
 def _add_place(parser: Any) -> None:
     parser.add_argument("--address", help="Ray cluster to join, auto or HOST:6379; default: this machine")
     parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, measured on GPUs")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=5,
+        metavar="SECONDS",
+        help="for the first node of a cluster that trials can run on; default: %(default)s",
+    )
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -310,6 +317,7 @@ def _options(args: argparse.Namespace) -> "Options":
         tracking_uri=args.tracking_uri,
         address=args.address,
         seats=args.seats,
+        wait=args.wait,
     )
 
 

@@ -17,6 +17,7 @@ _QUIET = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it closes the MLflow runs too
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # Tune's own snapshots are not used: the study folder is the truth
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # how many wait is for our searcher to say, as nodes come and go
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",

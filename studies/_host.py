@@ -5,6 +5,7 @@ trials that have just reported, so that the pack stays full.
 """
 
 import asyncio
+import importlib
 import os
 import time
 import uuid
@@ -16,10 +17,12 @@ import ray
 from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._faults import SeatLost, Superseded
+from ._faults import SeatLost, StudyStopped, Superseded
 from ._job import Job, Report
+from ._nodes import Gate, node_of
 
 Result = TypeVar("Result")
+ENGINE = "studies._engine:Engine"
 _LINGER_S = 0.1  # longest wait for trials that are between two reports
 
 
@@ -31,9 +34,10 @@ class Host:
     """
 
     def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
-        from ._engine import Engine  # torch is imported in the host alone
-
-        self._engine = Engine(**engine, blocks=ray.get(pickle.loads(blocks)))
+        options = dict(engine)
+        module, _, name = options.pop("engine", ENGINE).partition(":")
+        make = getattr(importlib.import_module(module), name)  # torch is imported in the host alone
+        self._engine = make(**options, blocks=ray.get(pickle.loads(blocks)))
         self._thread = ThreadPoolExecutor(1)  # one: each new thread would start a team of OpenMP threads of its own
         self._builder = ThreadPoolExecutor(1)
         self._tokens: dict[str, str] = {}
@@ -58,7 +62,8 @@ class Host:
             self._engine.attach(occupant)
             self._tokens[name] = token
             self._expect(name)  # it will ask to advance at once
-            return self._engine.stored_report(name, seen)
+            stored: Report | None = self._engine.stored_report(name, seen)
+            return stored
 
         return await self._between_passes(take)
 
@@ -200,13 +205,14 @@ class Registry:
     """Knows the host of each device; makes it on demand, and again when it has died.
 
     Args:
-        engine: arguments of every host's engine.
+        engine: arguments of every host's engine, and in ``engine``, as ``module:Class``, which it is, if not ours.
         blocks: the pickled reference to the text in Ray's object store, which the driver holds: as plain bytes it is
             still there for a restarted registry.
+        gate: for nodes that join later; None where there can't be any.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
-        self._engine, self._blocks = engine, blocks
+    def __init__(self, engine: Mapping[str, Any], blocks: bytes, gate: Gate | None) -> None:
+        self._engine, self._blocks, self._gate = engine, blocks, gate
         self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
         self._lock = asyncio.Lock()
 
@@ -220,12 +226,22 @@ class Registry:
 
         Returns:
             The actor's handle and its id, which no later host of the device shares.
+
+        Raises:
+            StudyStopped: the node has joined since the start, and does not fit.
         """
         async with self._lock:
+            await self._admit(node)
             known = self._hosts.get((node, gpu))
             if known is None or known[1] == lost:
                 known = self._hosts[node, gpu] = self._make(node, gpu), uuid.uuid4().hex
             return known
+
+    async def _admit(self, node: str) -> None:
+        if self._gate is None or node in self._gate.admitted:
+            return
+        if problems := await asyncio.to_thread(self._gate.admit, [node_of(node)]):
+            raise StudyStopped("\n".join(problems))
 
     async def hosts(self) -> list[Any]:
         """Handles of all hosts made so far."""
@@ -242,7 +258,7 @@ class Registry:
         return actor.remote(engine, self._blocks)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes) -> Any:
+def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes, gate: Gate | None) -> Any:
     """Start the registry on this node, where it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(
@@ -252,4 +268,4 @@ def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes) -> Any:
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
     )
-    return actor.remote(engine, blocks)
+    return actor.remote(engine, blocks, gate)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from rich.console import Console
 
 from hylorada import InputError
 
+from ._devices import Devices
 from ._environment import make_private, short_folder
 from ._experiment import check_artifacts
 from ._faults import StudyStopped, as_stop
@@ -31,8 +32,8 @@ from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
 if TYPE_CHECKING:
     from ._campaign import Stage
-    from ._tune import Cluster
 
+_MOST_SEATS = 10_000  # Ray counts in 1e-4 of a CPU or GPU
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
 
@@ -45,12 +46,14 @@ class Options:
         tracking_uri: of MLflow; None is SQLite in ``storage``.
         address: of a Ray cluster; None is this machine.
         seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
+        wait: seconds to wait for a cluster's first node that trials can run on.
     """
 
     storage: Path
     tracking_uri: str | None = None
     address: str | None = None
     seats: int | None = None
+    wait: float = 5
 
     def study_folder(self, name: str) -> Path:
         return self.storage / "studies" / name
@@ -74,8 +77,13 @@ class Material:
         }
 
 
-def prepare(study: Study, options: Options) -> Material:
+def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
     """Check everything that can be checked before any compute, and tokenise.
+
+    Args:
+        study: to run.
+        options: where.
+        join: joins a cluster and checks it, before the text's cache is written.
 
     Raises:
         InputError: all problems found; nothing has been written.
@@ -83,6 +91,8 @@ def prepare(study: Study, options: Options) -> Material:
     from hylorada import load_tokenizer
 
     problems, base, text = _inputs(study.to_dict(), options)
+    if join is not None and not problems:
+        join()
     blocks: dict[str, Any] = {}
     if base is not None and text is not None:
         tokenizer = _attempt(problems, load_tokenizer, study.model)
@@ -110,8 +120,8 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
         name = values.get("name")
         problems += unusable or (check_artifacts(options.tracking_uri, name) if isinstance(name, str) else [])
     problems += _address_problems(options.address)
-    if options.seats is not None and options.seats < 1:
-        problems.append(f"seats must be at least 1, got {options.seats}")
+    if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
+        problems.append(f"seats must be from 1 to {_MOST_SEATS}, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
     base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
     if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
@@ -237,16 +247,14 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         StudyStopped: storage, processes or machines don't let it go on; the state is saved.
         KeyboardInterrupt: the same, on the user's wish.
     """
-    material = prepare(study, options)
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
-        devices = _Devices(study, options, material, workspace)
+        devices = Devices(study, options, workspace)
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
-        else:
-            devices.cluster  # noqa: B018 (a cluster that can't be reached is bad input, known before anything is written)
+        material = devices.material = prepare(study, options, devices.join if options.address else None)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
@@ -255,7 +263,7 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         return _tracked(devices, store, options, console)
 
 
-def _tracked(devices: "_Devices", store: Store, options: Options, console: Console) -> Results:
+def _tracked(devices: Devices, store: Store, options: Options, console: Console) -> Results:
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
@@ -290,7 +298,7 @@ def _parent_params(study: Study) -> dict[str, Any]:
     return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
 
 
-def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
+def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
     from ._campaign import Confirm, Ledger, Search, winners  # imports Ray, which reads the environment
 
     study = store.study
@@ -315,7 +323,7 @@ def _run(devices: "_Devices", store: Store, tracker: Tracker, console: Console, 
     return results
 
 
-def _exhaust(make: Callable[[], "Stage"], devices: "_Devices", check: Callable[[], None]) -> None:
+def _exhaust(make: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:
     """Run a stage until nothing of it is left: Tune may end with trials that it could not start again."""
     stage = make()
     while count := stage.remaining():
@@ -339,49 +347,12 @@ def _first_job(study: Study, arm: str) -> Job:
     )
 
 
-class _Devices:
-    """Ray, started when it is first needed: a finished study is reported again without it."""
-
-    def __init__(self, study: Study, options: Options, material: Material, workspace: Path) -> None:
-        self._study, self._options, self._material, self._workspace = study, options, material, workspace
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        return self._material.provenance
-
-    @property
-    def started(self) -> bool:
-        return "cluster" in self.__dict__
-
-    def close(self) -> None:
-        """End Ray; told twice, once."""
-        if self.started:
-            self.cluster.close()
-            del self.__dict__["cluster"]
-
-    @cached_property
-    def cluster(self) -> "Cluster":
-        from hylorada import TrainingConfig
-
-        from ._tune import Cluster
-
-        options = self._options
-        return Cluster(
-            workspace=self._workspace,
-            address=options.address,
-            seats=options.seats,
-            batch_size=self._study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._study.model, "dtype": self._study.dtype},
-            blocks=self._material.blocks,
-        )
-
-
 def _rungs(study: Study) -> str:
     steps = [*study.rungs(), study.max_steps]
     return "rungs " + " -> ".join(map(str, steps)) + " steps"
 
 
-def _base(store: Store, devices: _Devices) -> dict[str, Any] | None:
+def _base(store: Store, devices: Devices) -> dict[str, Any] | None:
     """The base's own test figures, measured once, while there is a host; None where none is needed."""
     path = store.folder / "base.json"
     if not path.exists() and devices.started:

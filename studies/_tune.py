@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from hylorada import InputError
 from ._faults import StudyStopped
 from ._host import start_registry
 from ._job import Job, Report
+from ._nodes import Gate, nodes_with, training_nodes, wait_for
 from ._trial import HOST_TRIES, Trial, host_died
 
 _RESTARTS = 5  # of one trial, by deaths of its process, without a report in between
@@ -57,19 +59,24 @@ class _Local:
 class _Proposer(_Local, Searcher):
     """Gives Tune the source's jobs."""
 
-    def __init__(self, source: Source, registry: str, judge: "_Judge") -> None:
+    def __init__(self, source: Source, registry: str, judge: "_Judge", slots: Callable[[], int]) -> None:
         super().__init__()
-        self._source, self._registry, self._judge = source, registry, judge
+        self._source, self._registry, self._judge, self._slots = source, registry, judge, slots
+        self._live: set[str] = set()
 
     def suggest(self, trial_id: str) -> Any:
+        if self._judge.fault is None and len(self._live) >= self._slots():
+            return None  # Tune's own limit is fixed at the start, and nodes come and go
         given = self._judge.keeping_faults(self._source.next_job)  # None as well when a fault has come up
         if given is None:
             return Searcher.FINISHED
+        self._live.add(trial_id)
         job, seen = given
         return {"job": job.to_dict(), "seen": seen, "registry": self._registry}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Nothing: the judge hears of every end."""
+        """Its place is free; the judge has heard of the end."""
+        self._live.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study folder is the truth."""
@@ -158,6 +165,7 @@ class Cluster:
         batch_size: of most trials.
         engine: arguments of every host's engine.
         blocks: the tokenised text.
+        gate: of a cluster; what nodes must pass that join later.
 
     Raises:
         InputError: the cluster can't be reached.
@@ -172,44 +180,35 @@ class Cluster:
         engine: Mapping[str, Any],
         blocks: Any,
         workspace: Path,
+        gate: Gate | None = None,
     ) -> None:
-        self._folder = workspace
-        self._start(address)
+        self._folder, self._gate = workspace, gate
+        if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
+            start_ray(address, workspace)
+        self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
         self._name = f"hylorada-{os.getpid()}"
         self._blocks = ray.put(blocks)
-        self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks))
-        self.seats = seats or (self._measured_seats(batch_size) if self._gpus() else 4)
-        if address is None and not self._gpus():  # start the one host there will be while Tune starts its trials
+        self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks), gate)
+        self.seats = seats or (self._measured_seats(batch_size) if self._kind == "GPU" else 4)
+        if address is None and self._kind == "CPU":  # start the one host there will be while Tune starts its trials
             self._registry.host.remote(ray.get_runtime_context().get_node_id(), "")
-
-    def _start(self, address: str | None) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address is None:
-            options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(self._folder)}
-        else:
-            options["address"] = address
-        try:
-            ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            where = "this machine" if address is None else f"address {address!r}"
-            raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
-
-    def _gpus(self) -> float:
-        return float(ray.cluster_resources().get("GPU", 0))
 
     def _measured_seats(self, batch_size: int) -> int:
         return int(self._ask("find_seats", batch_size))
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """The answer of any host; one that dies over it is replaced."""
-        kind = "GPU" if self._gpus() else "CPU"
         lost, cause = None, None
-        for _ in range(HOST_TRIES):
-            node = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(kind))
+        for attempt in range(HOST_TRIES):
+            nodes = wait_for(lambda: nodes_with(self._kind), 60)
+            if not nodes:
+                raise StudyStopped("no node of the cluster is left to train on")
+            # in turn: a node that has just died is listed for some seconds
+            node = nodes[attempt % len(nodes)]["NodeID"]
             try:
-                host, number = ray.get(self._registry.host.remote(node, "0" if self._gpus() else "", lost))
+                host, number = ray.get(self._registry.host.remote(node, "0" if self._kind == "GPU" else "", lost))
                 return ray.get(getattr(host, method).remote(*arguments))
-            except ray.exceptions.RayActorError as error:
+            except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
                 lost, cause = number, error
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
 
@@ -229,17 +228,9 @@ class Cluster:
     @property
     def resources(self) -> dict[str, float]:
         """What one trial asks for: its share of a GPU, or of a CPU node's cores."""
-        if self._gpus():
+        if self._kind == "GPU":
             return {"cpu": 0, "gpu": share(1, self.seats)}
-        cores = [n["Resources"]["CPU"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
-        return {"cpu": share(min(cores, default=1), self.seats), "gpu": 0}
-
-    @property
-    def slots(self) -> int:
-        """Trials that can run at once."""
-        asked = self.resources
-        kind = "gpu" if asked["gpu"] else "cpu"
-        return max(1, int(float(ray.cluster_resources().get(kind.upper(), 1)) / asked[kind]))
+        return {"cpu": share(min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats), "gpu": 0}
 
     def free(self, name: str) -> None:
         """Empty the seat of a trial whose process is gone."""
@@ -260,13 +251,13 @@ class Cluster:
         if not count:
             return
         judge = _Judge(source, self.free, check)
+        asked = self.resources
         tuner = tune.Tuner(
-            tune.with_resources(Trial, self.resources),
+            tune.with_resources(Trial, asked),
             tune_config=tune.TuneConfig(
-                search_alg=_Proposer(source, self._name, judge),
+                search_alg=_Proposer(source, self._name, judge, Slots(asked, waiting=0 if self._gate is None else 1)),
                 scheduler=judge,
                 num_samples=count,
-                max_concurrent_trials=min(self.slots, count),
                 reuse_actors=True,
                 trial_name_creator=_trial_name,
                 trial_dirname_creator=_trial_name,
@@ -288,7 +279,69 @@ class Cluster:
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
-        ray.shutdown()
+        stop_ray()
+
+
+def start_ray(address: str | None, workspace: Path) -> None:
+    """Join a cluster, or start a private Ray with its files in ``workspace``.
+
+    Raises:
+        InputError: it can't be reached.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace)}
+    else:
+        options["address"] = address
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+        where = "this machine" if address is None else f"address {address!r}"
+        raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
+
+
+def stop_ray() -> None:
+    """End the private Ray, or leave the cluster; without effect where there is none."""
+    ray.shutdown()
+
+
+def admit(gate: Gate, wait: float) -> None:
+    """See that trials can run on the nodes of the cluster that was joined.
+
+    Args:
+        gate: that the nodes must pass.
+        wait: seconds to wait for the first of them.
+
+    Raises:
+        InputError: there is none in time, or one does not fit.
+    """
+    nodes = wait_for(training_nodes, wait)
+    if not nodes:
+        largest = "largest node has 0 CPU and 0 GPU; --wait SECONDS waits for nodes that are still to come"
+        raise InputError(f"each trial asks a share of a CPU or of a GPU; {largest}")
+    if problems := gate.admit(nodes):
+        raise InputError(problems)
+
+
+class Slots:
+    """How many trials Tune may hold: those that can run at once on the nodes there are now, and some that wait.
+
+    Args:
+        asked: what a trial asks for.
+        waiting: trials that wait; on a cluster one, which is what makes an autoscaler add a node.
+    """
+
+    def __init__(self, asked: Mapping[str, float], waiting: int) -> None:
+        self._kind, self._asked = ("GPU", asked["gpu"]) if asked["gpu"] else ("CPU", asked["cpu"])
+        self._waiting = waiting
+        self._until, self._count = 0.0, 1
+
+    def __call__(self) -> int:
+        if time.monotonic() > self._until:  # Tune asks at every event
+            self._until = time.monotonic() + 0.5
+            there = [n["Resources"][self._kind] for n in nodes_with(self._kind)]
+            self._count = max(1, sum(int(whole / self._asked + 1e-6) for whole in there) + self._waiting)
+        return self._count
 
 
 def _trial_name(trial: Any) -> str:

@@ -16,8 +16,9 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
 
     from hylorada import Blocks
     from studies._campaign import Ledger, Search
+    from studies._devices import Devices
     from studies._panel import Panel
-    from studies._run import Material, Options, _Devices, study_id
+    from studies._run import Material, Options, study_id
     from studies._store import Store
     from studies._study import Study
     from studies._tracking import Tracker
@@ -28,7 +29,8 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     blocks = {split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split) for split, i in ids.items()}
     study = Study.from_dict(_study(task))
     options = Options(storage=workspace / "storage")
-    devices = _Devices(study, options, Material(blocks, {}), workspace)
+    devices = Devices(study, options, workspace)
+    devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
     devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
     artifacts, key = options.storage / "artifacts", study_id(store.folder)

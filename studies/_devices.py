@@ -1,0 +1,85 @@
+"""What a study trains on: Ray, started or joined when it is first needed."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._study import Study
+
+if TYPE_CHECKING:
+    from ._nodes import Gate
+    from ._run import Material, Options
+    from ._tune import Cluster
+
+
+class Devices:
+    """Ray, started when it is first needed: a finished study is reported again without it."""
+
+    material: "Material"
+
+    def __init__(self, study: Study, options: "Options", workspace: Path) -> None:
+        self._study, self._options, self._workspace = study, options, workspace
+        self._model = _anywhere(study.model)
+        self._joined = False
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self.material.provenance
+
+    @property
+    def started(self) -> bool:
+        return "cluster" in self.__dict__
+
+    def join(self) -> None:
+        """Join the cluster, and see that trials can run on its nodes.
+
+        Raises:
+            InputError: they can't.
+        """
+        from ._tune import admit, start_ray
+
+        start_ray(self._options.address, self._workspace)
+        self._joined = True
+        admit(self._gate, self._options.wait)
+
+    def close(self) -> None:
+        """End Ray, or leave the cluster; told twice, once."""
+        if self.started or self._joined:
+            from ._tune import stop_ray
+
+            stop_ray()
+            self._joined = False
+            self.__dict__.pop("cluster", None)
+
+    @cached_property
+    def _gate(self) -> "Gate":
+        from ._nodes import Gate
+
+        needs = [self._model] if Path(self._model).is_absolute() else []
+        return Gate(self._options.storage, self._options.study_folder(self._study.name), needs)
+
+    @cached_property
+    def cluster(self) -> "Cluster":
+        from hylorada import TrainingConfig
+
+        from ._tune import Cluster
+
+        options, study = self._options, self._study
+        return Cluster(
+            workspace=self._workspace,
+            address=options.address,
+            seats=options.seats,
+            batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
+            engine={"model": self._model, "dtype": study.dtype},
+            blocks=self.material.blocks,
+            gate=self._gate if options.address else None,
+        )
+
+
+def _anywhere(model: str) -> str:
+    """A base's name as every node understands it: nodes have working directories of their own."""
+    from hylorada._bases import SMOLLM2, TINY
+
+    folder = Path(model).expanduser()
+    return str(folder.absolute()) if model not in (TINY, SMOLLM2) and folder.is_dir() else model
