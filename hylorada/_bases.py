@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -129,8 +130,8 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
 def _find(model: str) -> _Source:
     if model == SMOLLM2:
         return _find_smollm2()
-    folder = Path(__file__).parent / "tiny" if model == TINY else Path(model).expanduser()
-    if model and folder.is_dir():
+    folder = Path(__file__).parent / "tiny" if model == TINY else Path(os.path.expanduser(model))
+    if model and os.path.isdir(folder):
         return _find_folder(model, folder)
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
         raise InputError(f"model {model!r}: no such folder")

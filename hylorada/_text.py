@@ -68,15 +68,15 @@ def load_text(data: str, *, text_column: str | None = None) -> Text:
 
 def _read_source(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
     path = Path(os.path.expanduser(data))
-    if text_column is not None and (data == PYDOCS or (path.is_file() and path.suffix.lower() == ".txt")):
+    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and path.suffix.lower() == ".txt")):
         raise InputError(f"text_column {text_column!r}: data {data!r} is plain text and has no columns")
     if data == PYDOCS:
         from pydoc_data.topics import topics
 
         return {"train": [topics[name] for name in sorted(topics)]}, None
-    if data and path.is_dir():
+    if data and os.path.isdir(path):
         return _read_folder(path, text_column), None
-    if path.is_file():
+    if os.path.isfile(path):
         return {"train": _read_file(path, text_column)}, None
     if data.startswith((".", "/", "~")) or data.endswith(SUFFIXES) or not _HUB_ID.fullmatch(data):
         raise InputError(f"data {data!r}: no such file or folder{_sibling(path)}")
@@ -84,7 +84,10 @@ def _read_source(data: str, text_column: str | None) -> tuple[_Splits, str | Non
 
 
 def _sibling(path: Path) -> str:
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    try:
+        names = os.listdir(path.parent)
+    except (OSError, ValueError):  # the second where a name holds NUL
+        return ""
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 
 

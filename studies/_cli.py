@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from hylorada import InputError, nearest
@@ -40,18 +39,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     prepare_environment()
-    args = _parser().parse_args(arguments)
+    args = _parsed(arguments)
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
         code: int = args.command(args, console)
     except InputError as error:
-        for problem in error.problems:
+        for problem in dict.fromkeys(error.problems):
             print(f"hylorada: {problem}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    for name, value in vars(args).items():
+        if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
+            parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
+    return args
 
 
 def definitions() -> dict[str, Any]:
@@ -263,14 +271,14 @@ def _study_folder(storage: Path, name: str) -> Path | None:
     """Where a study of this name has been run; None if none has."""
     folder = storage / "studies" / name
     inside = name not in ("", ".", "..") and Path(name).name == name
-    return folder if inside and (folder / "study.json").exists() else None
+    return folder if inside and os.path.exists(folder / "study.json") else None
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     from ._run import Options, run_study
 
     options = Options(
-        storage=args.storage.expanduser().absolute(),
+        storage=Path(os.path.expanduser(args.storage)).absolute(),
         tracking_uri=args.tracking_uri,
         address=args.address,
         seats=args.seats,
@@ -337,11 +345,10 @@ def _list(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _show(args: argparse.Namespace, _console: Console) -> int:
+    from ._yaml import to_yaml
+
     values = _checked_study(args).to_dict()
-    print(
-        json.dumps(values, indent=1) if args.json else yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
-        end="",
-    )
+    print(json.dumps(values, indent=1) if args.json else to_yaml(values), end="")
     return 0
 
 
