@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -31,6 +32,7 @@ SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 _SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 _SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 _PROBE_SECONDS = 3.0
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def _find(model: str) -> _Source:
     folder = Path(__file__).parent / "tiny" if model == TINY else Path(os.path.expanduser(model))
     if model and os.path.isdir(folder):
         return _find_folder(model, folder)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
+    if not _HUB_ID.fullmatch(model):
         raise InputError(f"model {model!r}: no such folder")
     return _Source(model, local_files_only=not hub_is_reachable())
 

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
-
 _MOST_NAMES = 20
 _LINE = (300, 150)  # of a problem that quotes something long: as much of its beginning and its end
 

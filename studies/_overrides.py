@@ -130,5 +130,5 @@ def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
         return _SEARCHABLE
     if len(parents) == 4 and parents[2] == "space":
         kinds = ({"choice", "when"}, {"low", "high", "log", "when"})
-        return set.union(*(k for k in kinds if not target.keys() - k) or kinds)
+        return set().union(*[kind for kind in kinds if target.keys() <= kind])
     return {str(k) for k in target} | ({"config", "space"} if len(parents) == 2 else set())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ from ._tracking import Tracker, check_tracking, default_uri, unwritable
 if TYPE_CHECKING:
     from ._tune import Cluster
 
+_MOST_SEATS = 1024
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
 
@@ -99,13 +101,14 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     from hylorada import inspect_base, load_text
 
     problems = []
-    if problem := unwritable(options.storage):
+    if problem := _path_problem(options.storage) or unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
         problems += check_tracking(options.tracking_uri)
     problems += _address_problems(options.address)
-    if options.seats is not None and options.seats < 1:
-        problems.append(f"seats must be at least 1, got {options.seats}")
+    if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
+        limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
+        problems.append(f"seats must be at {limit}, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
     base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
     if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
@@ -116,6 +119,20 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     return problems, base, text
 
 
+def _path_problem(path: Path) -> str | None:
+    """What no database and no file system takes."""
+    try:
+        str(path).encode()
+        os.lstat(path)
+    except UnicodeEncodeError:
+        return "its name is no UTF-8"
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror
+    return None
+
+
 def _address_problems(address: str | None) -> list[str]:
     """Whether anything listens at a cluster's address: Ray itself waits for minutes."""
     if address is None or address == "auto":
@@ -123,11 +140,11 @@ def _address_problems(address: str | None) -> list[str]:
     if address.startswith("ray://"):
         return [f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"]
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         return [f"address {address!r} must be auto or HOST:PORT"]
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, UnicodeError) as error:  # the second of names that can't be looked up
         return [f"address {address!r} can't be reached: {error}"]
     return []
 

@@ -142,7 +142,7 @@ class Space:
     def combinations(self, names: Collection[str]) -> Iterator[dict[str, Value]]:
         """Proposals with all combinations of telling values of some parameters and of those that these depend on."""
         wanted = set(names) & self.parameters.keys()
-        for name in reversed(self.parameters):
+        for name in reversed(list(self.parameters)):
             condition = self.parameters[name].when
             if name in wanted and condition is not None:
                 wanted.add(condition[0])

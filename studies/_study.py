@@ -231,7 +231,7 @@ def name_problem(what: str, name: Any) -> str | None:
     """Why a name can't be a folder and an MLflow experiment; None where it can."""
     if not isinstance(name, str):
         return f"{what} must be text, got {name!r}"
-    odd = [c for c in name if not (c.isalnum() or unicodedata.combining(c) or c in " _-.")]
+    odd = [c for c in name if not (c.isalnum() or unicodedata.category(c)[0] == "M" or c in " _-.")]
     if odd or name in (".", "..") or name != name.strip() or not 0 < len(name) <= 100 or len(name.encode()) > 240:
         shown = name if len(name) <= 100 else name[:40] + "…"
         return f"{what} must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got {shown!r}"
@@ -319,10 +319,8 @@ def _arm_name_problem(name: Any) -> str | None:
     """As a study's, but it stands in names of trials, which are longer, and in those of MLflow's metrics."""
     if problem := name_problem("the name of an arm", name):
         return problem
-    if any(unicodedata.combining(c) for c in name) or len(name.encode()) > _LONGEST_ARM:
-        return (
-            f"the name of an arm must have at most {_LONGEST_ARM} bytes and no accents that stand apart, got {name!r}"
-        )
+    if len(name.encode()) > _LONGEST_ARM or not re.fullmatch(r"[\w .-]+", name):
+        return f"the name of an arm must have at most {_LONGEST_ARM} bytes and no combining characters, got {name!r}"
     return None
 
 

@@ -28,6 +28,11 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what the loader would take for something else than text."""
 
 
+def _whole_number(loader: _Loader, node: yaml.Node) -> int:
+    assert isinstance(node, yaml.ScalarNode)
+    return int(loader.construct_scalar(node))
+
+
 _NUMBERS = (
     ("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")),
     ("tag:yaml.org,2002:int", re.compile(r"[-+]?\d+(_\d+)*$"), list("-+0123456789")),
@@ -36,7 +41,7 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":int"))]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 for _resolver in _NUMBERS:
     _Loader.add_implicit_resolver(*_resolver)
     _Dumper.add_implicit_resolver(*_resolver)

@@ -11,7 +11,25 @@ from studies._study import ADAPTER_FIELDS, TRAINING_FIELDS
 from studies.learnable_bucketing import STUDY
 
 # what an argument or a file may hold beside letters: lone surrogates are bytes that are no UTF-8, as Python sees them
-_ODD = ("\udcff", "\u202e", "\x1b[31m", "\n", "\r\n", "\t", "\0", "\x85", "\u2028", "é", "e\u0301", "学", "😀", "'", '"', "{", "[bold]")
+_ODD = (
+    "\udcff",
+    "\u202e",
+    "\x1b[31m",
+    "\n",
+    "\r\n",
+    "\t",
+    "\0",
+    "\x85",
+    "\u2028",
+    "é",
+    "e\u0301",
+    "学",
+    "😀",
+    "'",
+    '"',
+    "{",
+    "[bold]",
+)
 _ARGUMENT_ODD = tuple(c for c in _ODD if c != "\0")  # no argument of a process can hold NUL
 
 _HUGE = (2**31, 2**62, 2**63 - 1, 2**63, 10**30, 10**400)
@@ -19,7 +37,8 @@ _REALS = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, -1.5, 1e-320, 1e
 
 odd_text = st.lists(st.sampled_from([*_ODD, "a", "r", " ", "../", "x" * 300, "."]), max_size=5).map("".join)
 argument = st.lists(
-    st.sampled_from([*_ARGUMENT_ODD, "a", "tiny", " ", "../", "~", "x" * 300, ".", ":", "=", "-", "1", ",", "://"]), max_size=4
+    st.sampled_from([*_ARGUMENT_ODD, "a", "tiny", " ", "../", "~", "x" * 300, ".", ":", "=", "-", "1", ",", "://"]),
+    max_size=4,
 ).map("".join)
 scalars = st.one_of(
     st.none(),
@@ -27,13 +46,16 @@ scalars = st.one_of(
     st.integers(-3, 200),
     st.sampled_from([*_HUGE, *(-n for n in _HUGE)]),
     st.sampled_from(_REALS),
-    st.sampled_from(["", "log", "fixed", "learnable", "auto", "position_adaptive", "global", "q_proj", "1e-3", "2024-01-01"]),
+    st.sampled_from(
+        ["", "log", "fixed", "learnable", "auto", "position_adaptive", "global", "q_proj", "1e-3", "2024-01-01"]
+    ),
     odd_text,
 )
 junk = st.recursive(
     scalars,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.one_of(odd_text, st.integers(), st.booleans()), inner, max_size=3)
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(odd_text, st.integers(), st.booleans()), inner, max_size=3),
     ),
     max_leaves=8,
 )
@@ -119,14 +141,13 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
     return copy.deepcopy(values)
 
 
-_SNIPPETS = (
+SNIPPETS = (
     "trials: 3\ntrials: 4\n",
     "defaults: {r: 4, r: 8}\n",
     "a: &a [*a]\n",
     "defaults: &a {r: *a}\n",
-    "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-        f"{c}: &{c} [{', '.join([f'*{b}'] * 9)}]\n" for b, c in zip("abcdefgh", "bcdefghi", strict=True)
-    ),
+    "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 9)}]\n" for b, c in zip("abcdefgh", "bcdefghi", strict=True)),
     "base: &b {r: 4}\ndefaults:\n  <<: *b\n",
     "defaults: &b {r: 4}\narms: {baseline: {config: *b}}\n",
     "<<: 3\n",
@@ -161,7 +182,7 @@ _SNIPPETS = (
     "\ttrials: 3\n",
     "trials: 3\r\nseeds: 2\r\n",
     "\ufefftrials: 3\n",
-    "{" * 2000,
+    "{" * 400,
     "[" * 300 + "]" * 300,
     "a: " + "{a: " * 900 + "1" + "}" * 900,
     "defaults: " + "[" * 200 + "]" * 200 + "\n",
@@ -176,23 +197,60 @@ def _dump(values: Any) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
+def _stays(path: str) -> bool:
+    """Whether a path leads out of the folder of the test: a whole home is long to read."""
+    return "~" not in path and ".." not in path
+
+
+_PORTS = ("", ":1", ":²", ":" + "9" * 30)
+_OPTIONS = {
+    "--name": st.one_of(argument, st.sampled_from(["a/b", "学" * 81, "e\u0301", "nul\u200bl", "..", "--"])),
+    "--model": st.one_of(argument, st.sampled_from(["~nobody-here/x", "a//b", "a:b", "x/y/z", "tinny", "--"])),
+    "--data": st.one_of(
+        argument.filter(_stays), st.sampled_from(["~nobody-here/x", "text", "webdataset", "a:", "a/b:c:d", "."])
+    ),
+    "--storage": st.one_of(argument.filter(_stays), st.sampled_from(["/proc/x", "/dev/null/x"])),
+    "--tracking-uri": st.one_of(
+        argument, st.sampled_from(["http://[", "https://:9", "sqlite:", "sqlite:///no/x", "s3://x"])
+    ),
+    "--address": st.tuples(argument, st.sampled_from(_PORTS)).map("".join).filter(lambda address: address != "auto"),
+    "--text-column": argument,
+    "--config": argument,
+    **dict.fromkeys(
+        ("--seats", "--trials", "--seeds", "--seed", "--block-size"),
+        st.one_of(
+            argument,
+            st.sampled_from(["0", "-1", "1", "2", "1e3", "nan", "9" * 30, "9" * 5000, "\u0661", str(2**63 - 1)]),
+        ),
+    ),
+}
+
+
+@st.composite
+def options(draw: st.DrawFn) -> list[str]:
+    """Options of `run`, each with a value that it may or may not take."""
+    names = draw(st.lists(st.sampled_from(sorted(_OPTIONS)), unique=True, min_size=1, max_size=3))
+    return [f"{name}={draw(_OPTIONS[name])}" for name in names] + [
+        f"--set={a}" for a in draw(st.lists(assignments, max_size=1))
+    ]
+
+
 config_files = st.one_of(
     studies().map(_dump).map(lambda text: text.encode(errors="surrogateescape")),
     st.dictionaries(st.one_of(st.sampled_from(sorted(STUDY)), odd_text), junk, max_size=4)
     .map(_dump)
     .map(lambda text: text.encode(errors="surrogateescape")),
-    st.lists(st.sampled_from(_SNIPPETS), min_size=1, max_size=2).map(lambda parts: "".join(parts).encode()),
+    st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=2).map(lambda parts: "".join(parts).encode()),
     st.binary(max_size=60),
 )
 
-_segments = st.sampled_from(
-    ["trials", "seed", "name", "defaults", "arms", "fixed", "learnable", "new", "config", "space", "num_buckets", "r"]
-    + ["temperature", "boundary_warmup", "target_modules", "choice", "low", "high", "log", "when", "comparisons", "0", "", "x" * 200]
-)
+_NAMES = "trials seed name defaults arms fixed learnable new config space num_buckets r temperature boundary_warmup 0"
+_NAMES += " target_modules choice low high log when comparisons"
+_segments = st.sampled_from([*_NAMES.split(), "", "x" * 200])
 _good_paths = st.sampled_from([".".join(p) for p in _paths(STUDY) if all(isinstance(k, str) for k in p)])
 _values = st.one_of(
     junk.map(lambda value: yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("\n...\n")),
-    st.sampled_from([s.strip() for s in _SNIPPETS]),
+    st.sampled_from([s.strip() for s in SNIPPETS]),
     argument,
 )
 assignments = st.one_of(

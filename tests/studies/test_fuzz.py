@@ -3,29 +3,30 @@
 import contextlib
 import io
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fuzz_inputs as fuzz
+import fuzz_texts as texts
 import optuna
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hylorada import InputError
 from studies._cli import main
-from studies._overrides import parse_yaml
 from studies._run import prepare
 from studies._study import Study
+from studies._yaml import parse_yaml
+from studies.learnable_bucketing import STUDY
 
 _MANY = settings(
     max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-_FEW = settings(_MANY, max_examples=60, derandomize=True)
+_FEW = settings(_MANY, max_examples=50, derandomize=True)
 
 
 class _Starts(BaseException):
@@ -40,7 +41,7 @@ class _Answer:
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder to be in, no network, and studies that stop where they would start."""
 
     def start(study: Study, options: Any, _console: Any) -> None:
@@ -52,7 +53,6 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("studies._run.run_study", start)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    yield
 
 
 def _ask(*arguments: str) -> _Answer:
@@ -77,11 +77,8 @@ def _assert_refused_clearly(answer: _Answer, folder: Path, before: list[Path]) -
     for line in lines:
         assert line.startswith("hylorada: "), answer.err
         assert line.isprintable(), ascii(line)
-        assert len(line) <= 700
+        assert len(line) <= 600
     assert len(set(lines)) == len(lines), answer.err
-    if log := os.environ.get("FUZZ_LOG"):
-        with open(log, "a") as f:
-            f.write(answer.err)
 
 
 def _assert_points_are_valid(study: Study) -> None:
@@ -114,33 +111,25 @@ def _check_config(content: bytes) -> None:
     _check_show("--config=study.yaml")
 
 
-def _check_options(arguments: list[str]) -> None:
+def _check_run(*arguments: str) -> None:
     folder = Path.cwd()
     before = sorted(folder.rglob("*"))
-    answer = _ask("run", *arguments)
+    answer = _ask("run", "learnable_bucketing", *arguments)
     if answer.code is not None:
         _assert_refused_clearly(answer, folder, before)
-    else:
-        assert (answer.out, answer.err) == ("", "")
-        shutil.rmtree(folder)
-        folder.mkdir()
-        os.chdir(folder)
+        return
+    assert (answer.out, answer.err) == ("", "")
+    for path in set(folder.iterdir()) - set(before):
+        shutil.rmtree(path)
 
 
-_options = st.lists(
-    st.one_of(
-        st.tuples(
-            st.sampled_from(
-                ["--name", "--model", "--data", "--storage", "--tracking-uri", "--address", "--text-column", "--config"]
-                + ["--seats", "--trials", "--seeds", "--seed", "--block-size"]
-            ),
-            fuzz.argument,
-        ).map("=".join),
-        fuzz.assignments.map(lambda a: f"--set={a}"),
-    ),
-    min_size=1,
-    max_size=3,
-)
+def _check_text(suffix: str, content: bytes, named: bool) -> None:
+    path = Path(f"text{suffix}")
+    path.write_bytes(content)
+    few = [f"--set=arms.{arm}.space.num_buckets=8" for arm in ("fixed", "learnable")]
+    column = ["--text-column=text"] if named else []
+    _check_run(f"--data=./{path}", "--block-size=16", "--set=defaults.num_buckets=8", *few, *column)
+    path.unlink()
 
 
 @given(fuzz.config_files)
@@ -149,12 +138,17 @@ def test_config_files(content: bytes) -> None:
     _check_config(content)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @given(fuzz.config_files)
 @_MANY
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_thousand_config_files(content: bytes) -> None:
     _check_config(content)
+
+
+@pytest.mark.parametrize("content", fuzz.SNIPPETS, ids=range(len(fuzz.SNIPPETS)))
+def test_odd_yaml(content: str) -> None:
+    _check_config(content.encode())
 
 
 @given(st.lists(fuzz.assignments, min_size=1, max_size=3))
@@ -163,7 +157,39 @@ def test_assignments(assignments: list[str]) -> None:
     _check_show(*(f"--set={a}" for a in assignments))
 
 
-@given(_options)
-@_FEW
+@given(fuzz.options())
+@settings(_FEW, max_examples=30)
 def test_options(arguments: list[str]) -> None:
-    _check_options(["learnable_bucketing", *arguments])
+    _check_run(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@given(fuzz.options())
+@_MANY
+def test_a_thousand_options(arguments: list[str]) -> None:
+    _check_run(*arguments)
+
+
+@given(texts.files, st.booleans())
+@settings(_FEW, max_examples=15)
+def test_text_files(file: tuple[str, bytes], named: bool) -> None:
+    _check_text(*file, named)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@given(texts.files, st.booleans())
+@settings(_MANY, max_examples=200)
+def test_two_hundred_text_files(file: tuple[str, bytes], named: bool) -> None:
+    _check_text(*file, named)
+
+
+@given(st.lists(fuzz.near_valid_spaces(), min_size=1, max_size=4))
+@_FEW
+def test_spaces_that_are_accepted_have_valid_points_alone(spaces: list[dict[str, Any]]) -> None:
+    """Values that are right by themselves, in random combinations: refused, or no proposal fails later."""
+    for space in spaces:
+        values = STUDY | {"arms": {"one": {"space": space}}, "comparisons": []}
+        with contextlib.suppress(InputError):
+            _assert_points_are_valid(Study.from_dict(values))
