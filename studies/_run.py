@@ -248,6 +248,8 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         KeyboardInterrupt: the state is saved; the same command goes on.
     """
     material = prepare(study, options)
+    for note in study.notes():
+        console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)

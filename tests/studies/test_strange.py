@@ -31,24 +31,14 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     storage, data = tmp_path / "mes études #1 100%", tmp_path / "mes textes é"
     _write_texts(data)
-    arguments = ["run", "learnable_bucketing", "--name=Été n.º 学 e\u0301", f"--model={toy_model}", f"--data={data}"]
-    arguments += [
-        f"--storage={storage}",
-        "--block-size=16",
-        "--trials=1",
-        "--seeds=1",
-        "--seats=1",
-        f"--seed={2**63 - 1}",
+    arguments = [
+        *("run", "learnable_bucketing", "--name=Été n.º 学 e\u0301", f"--model={toy_model}", f"--data={data}"),
+        *(f"--storage={storage}", "--block-size=16", "--trials=1", "--seeds=1", "--seats=1", f"--seed={2**63 - 1}"),
+        *("--set=defaults.max_steps=4", "--set=eval_every=2", "--set=grace_steps=2", "--set=defaults.num_buckets=2"),
+        *("--set=arms.learnable.space.num_buckets=2", "--set=arms.fixed.space.num_buckets.choice=[2]"),
+        "--set=arms.fixed.space.num_landmarks=0",
+        "--set=arms.baseline.space.target_modules.choice=[[q_proj], [q_proj, v_proj]]",
     ]
-    arguments += [
-        "--set=defaults.max_steps=4",
-        "--set=eval_every=2",
-        "--set=grace_steps=2",
-        "--set=defaults.num_buckets=2",
-    ]
-    arguments += ["--set=arms.learnable.space.num_buckets=2", "--set=arms.fixed.space.num_buckets.choice=[2]"]
-    arguments += ["--set=arms.fixed.space.num_landmarks=0"]
-    arguments += ["--set=arms.baseline.space.target_modules.choice=[[q_proj], [q_proj, v_proj]]"]
     done = run_cli(*arguments)
     assert done.code == 0, done.err
     assert "Traceback" not in done.err
