@@ -9,7 +9,7 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from hylorada._architectures import ARCHITECTURES
+from hylorada._architectures import ARCHITECTURES, select_targets
 from hylorada._errors import InputError, nearest
 
 TINY = "tiny"
@@ -176,9 +176,26 @@ def _cached_commit(repository: str) -> str | None:
     return Path(found).parent.name if isinstance(found, str) else None
 
 
+def target_problems(model: str, names: Iterable[str]) -> list[str]:
+    """A line for each name of target modules that matches none of a base's; no weights are loaded."""
+    base = _without_weights(_load_config(model, _find(model)))
+    problems = []
+    for name in sorted(names):
+        try:
+            select_targets(base, (name,))
+        except InputError as error:
+            problems += error.problems
+    return problems
+
+
 def _count_parameters(config: PreTrainedConfig) -> int:
+    return int(_without_weights(config).num_parameters())
+
+
+def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return int(transformers.AutoModelForCausalLM.from_config(config).num_parameters())
+        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)
+    return base
 
 
 def _hash_files(files: tuple[Path, ...]) -> str:

@@ -20,6 +20,8 @@ from hylorada import InputError
 from ._environment import make_private, short_folder
 from ._job import Job
 from ._panel import Panel
+from ._paths import path_problem
+from ._points import notes, target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._report import write_html
 from ._results import Results, gather
@@ -79,8 +81,11 @@ def prepare(study: Study, options: Options) -> Material:
         InputError: all problems found; nothing has been written.
     """
     from hylorada import load_tokenizer
+    from hylorada._bases import target_problems
 
     problems, base, text = _inputs(study.to_dict(), options)
+    if base is not None and (targets := target_modules(study)):
+        problems += target_problems(study.model, targets)
     blocks: dict[str, Any] = {}
     if base is not None and text is not None:
         tokenizer = _attempt(problems, load_tokenizer, study.model)
@@ -101,7 +106,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     from hylorada import inspect_base, load_text
 
     problems = []
-    if problem := _path_problem(options.storage) or unwritable(options.storage):
+    if problem := path_problem(options.storage) or unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
         problems += check_tracking(options.tracking_uri)
@@ -117,20 +122,6 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if isinstance(data, str) and isinstance(column, str | None):
         text = _attempt(problems, load_text, data, text_column=column)
     return problems, base, text
-
-
-def _path_problem(path: Path) -> str | None:
-    """What no database and no file system takes."""
-    try:
-        str(path).encode()
-        os.lstat(path)
-    except UnicodeEncodeError:
-        return "its name is no UTF-8"
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return error.strerror
-    return None
 
 
 def _address_problems(address: str | None) -> list[str]:
@@ -248,7 +239,7 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         KeyboardInterrupt: the state is saved; the same command goes on.
     """
     material = prepare(study, options)
-    for note in study.notes():
+    for note in notes(study):
         console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
     with ExitStack() as stack:
         workspace = short_folder()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
-from hylorada._buckets import fixed_edges
 
 from ._space import Space
 
@@ -25,7 +24,6 @@ _CHECKED_TOGETHER = (
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
 )
-_BUCKET_FIELDS = (*_CHECKED_TOGETHER[0], "landmark_bucketing", "bucket_spacing")
 _MOST_REPORTS = 100_000
 _LONGEST_ARM = 200  # bytes
 
@@ -112,19 +110,6 @@ class Study:
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return dict(self.arms[arm].space.start({**fields, **self.defaults, **self.arms[arm].config}))
 
-    def notes(self) -> list[str]:
-        """What is legal and may not be what was meant."""
-        found = []
-        for name, arm in self.arms.items():
-            configs = [self.configs(name, point)[0] for point in arm.space.combinations(_BUCKET_FIELDS)]
-            worst = max(configs, key=_empty_log_buckets)
-            if empty := _empty_log_buckets(worst):
-                found.append(
-                    f"arms.{name}: {empty} of {worst.num_buckets} log buckets hold no position of a block of "
-                    f"{self.block_size}; from {4 * worst.num_buckets} positions on each holds one"
-                )
-        return found
-
     @property
     def max_steps(self) -> int:
         return int(self.defaults.get("max_steps", TrainingConfig().max_steps))
@@ -182,15 +167,6 @@ class Study:
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
         return cls(**{**values, "defaults": defaults, "arms": arms, "comparisons": tuple((a, b) for a, b in pairs)})
-
-
-def _empty_log_buckets(config: HyLoRADAConfig) -> int:
-    """How many fixed buckets of logarithmic width no position of a block falls into."""
-    if not config.has_buckets or config.learns_boundaries or config.bucket_spacing != "log":
-        return 0
-    assert config.max_positions is not None
-    starts = {0, *fixed_edges(config.num_buckets, config.max_positions, "log")}
-    return config.num_buckets - sum(start < config.max_positions for start in starts)
 
 
 def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any], Any]:

@@ -145,6 +145,14 @@ def test_run_refuses_paths_that_no_system_takes(refused: Refused) -> None:
     assert host.startswith("address 'a..b:1' can't be reached: ")
 
 
+def test_run_refuses_targets_that_match_nothing_before_any_compute(refused: Refused) -> None:
+    lists = "--set=arms.fixed.space.target_modules.choice=[[q_proj], [q_proj, k_prj], [k_proj]]"
+    assert refused(lists, "--set=defaults.target_modules=[c_attn]") == [
+        "target 'c_attn' matches 0 modules; closest: gate_proj",
+        "target 'k_prj' matches 0 modules; closest: k_proj",
+    ]
+
+
 def test_run_refuses_a_bomb_of_aliases(refused: Refused, tmp_path: Path) -> None:
     levels = "abcdefgh"
     lines = [f"{n}: &{n} [{', '.join([f'*{m}'] * 9)}]" for m, n in pairwise(levels)]

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from typing import Any
 
 import optuna
@@ -229,16 +228,6 @@ def test_searched_lists_reach_the_configuration() -> None:
 def test_ranges_of_numbers_with_fractions_are_real() -> None:
     study = _study(arms={"one": {"space": {"weight_decay": {"low": 0, "high": 1}}}}, comparisons=[])
     assert str(study.to_dict()["arms"]["one"]["space"]) == "{'weight_decay': {'low': 0.0, 'high': 1.0}}"
-
-
-def test_notes_tell_of_log_buckets_without_a_position() -> None:
-    assert _study().notes() == []
-    # counted with T5's formula, position by position: B/2 exact, the rest logarithmic
-    used = {p if p < 16 else min(31, 16 + math.floor(math.log(p / 16) / math.log(32 / 16) * 16)) for p in range(32)}
-    end = "of 32 log buckets hold no position of a block of 32; from 128 positions on each holds one"
-    assert _study(block_size=32).notes() == [f"arms.fixed: {32 - len(used)} {end}"]
-    linear = {"config": {"bucket_spacing": "linear", "num_buckets": 32}}
-    assert _study(block_size=32, arms={"one": linear}, comparisons=[]).notes() == []
 
 
 def test_from_dict_wants_definition_and_name() -> None:
