@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import constants, try_to_load_from_cache
-from safetensors import SafetensorError
+from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -85,6 +85,12 @@ def inspect_base(model: str) -> BaseInfo:
     """
     source = _find(model)
     config = _load_config(model, source)
+    with _loading(model, source):
+        num_parameters = int(_without_weights(config).num_parameters())
+        for path in source.weights:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="pt"):  # reads the header; a damaged one is known before any compute
+                    pass
     commit = None if source.weights else _cached_commit(source.location)
     return BaseInfo(
         name=model,
@@ -93,7 +99,7 @@ def inspect_base(model: str) -> BaseInfo:
         num_layers=config.num_hidden_layers,
         # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
         max_positions=getattr(config, "max_position_embeddings", None),
-        num_parameters=_count_parameters(config),
+        num_parameters=num_parameters,
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
         revision=commit,
     )
@@ -188,10 +194,6 @@ def target_problems(model: str, names: Iterable[str]) -> list[str]:
     return problems
 
 
-def _count_parameters(config: PreTrainedConfig) -> int:
-    return int(_without_weights(config).num_parameters())
-
-
 def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
         base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)
@@ -217,7 +219,7 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
         # The GGUF reader's bar heeds no setting, so it is caught on its way out.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # of a loader that meets a foreign file: of every kind
         raise InputError(_problem(model, source, error)) from error
     finally:
         transformers_logging.set_verbosity(level)
@@ -267,5 +269,8 @@ def is_gated(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type's name where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of an error's message and what it announces, with its type where that alone says what it is."""
+    lines = str(error).strip().splitlines()
+    if not lines or isinstance(error, KeyError):
+        lines[:0] = [f"{type(error).__name__}:"]
+    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")]).removesuffix(":")

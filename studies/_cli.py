@@ -256,7 +256,18 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if stored is None:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
-    return merge(_matching(json.loads((stored / "study.json").read_text()), file, args.config), file)
+    return merge(_matching(_stored(stored / "study.json"), file, args.config), file)
+
+
+def _stored(path: Path) -> Mapping[str, Any]:
+    """The values of a study that has been run."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} can't be read: {error}; put it back") from error
+    if not isinstance(values, dict) or "definition" not in values:
+        raise InputError(f"{path} is damaged: it holds no study; put it back")
+    return values
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

@@ -373,6 +373,15 @@ def test_show_json_and_yaml_are_the_study(cli: Cli, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study.yaml"]
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"definition": 1}', "[" * 100_000, "\xff"])
+def test_damaged_study_file_is_refused(refused: Refused, tmp_path: Path, content: str) -> None:
+    _finished(tmp_path / "runs", "wt2")
+    (tmp_path / "runs" / "studies" / "wt2" / "study.json").write_text(content, encoding="latin-1")
+    problems = refused(study="wt2")
+    assert problems
+    assert "study.json" in problems[0] or problems[0] == "definition must be text, got 1"
+
+
 def test_show_refuses_as_run_does(cli: Cli) -> None:
     answer = cli("show", "learnable_buckets")
     assert (answer.code, answer.out) == (2, "")
