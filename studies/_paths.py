@@ -6,6 +6,8 @@ from pathlib import Path
 
 def path_problem(path: Path) -> str | None:
     """What no database and no file system takes."""
+    if "?" in str(path):
+        return "its name has a question mark, where the path of a database ends"
     try:
         str(path).encode()
         os.lstat(path)

@@ -141,6 +141,8 @@ def test_run_refuses_paths_that_no_system_takes(refused: Refused) -> None:
     (odd,) = refused("--storage=\udcff")  # how Python sees a byte that is no UTF-8
     assert odd.startswith("storage '")
     assert odd.endswith(r"\udcff' can't be written: its name is no UTF-8")
+    (cut,) = refused("--storage=what?")  # SQLite would write beside it, to `what`
+    assert cut.endswith("what?' can't be written: its name has a question mark, where the path of a database ends")
     (host,) = refused("--address=a..b:1")
     assert host.startswith("address 'a..b:1' can't be reached: ")
 
