@@ -4,10 +4,12 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import os
+import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import constants, try_to_load_from_cache
-from safetensors import SafetensorError
+from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from hylorada._architectures import ARCHITECTURES
+from hylorada._architectures import ARCHITECTURES, select_targets
 from hylorada._errors import InputError, nearest
 
 TINY = "tiny"
@@ -30,6 +32,7 @@ SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 _SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 _SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 _PROBE_SECONDS = 3.0
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ def inspect_base(model: str) -> BaseInfo:
     """
     source = _find(model)
     config = _load_config(model, source)
+    with _loading(model, source):
+        num_parameters = int(_without_weights(config).num_parameters())
+        for path in source.weights:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="pt"):  # reads the header; a damaged one is known before any compute
+                    pass
     commit = None if source.weights else _cached_commit(source.location)
     return BaseInfo(
         name=model,
@@ -90,7 +99,7 @@ def inspect_base(model: str) -> BaseInfo:
         num_layers=config.num_hidden_layers,
         # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
         max_positions=getattr(config, "max_position_embeddings", None),
-        num_parameters=_count_parameters(config),
+        num_parameters=num_parameters,
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
         revision=commit,
     )
@@ -129,10 +138,10 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
 def _find(model: str) -> _Source:
     if model == SMOLLM2:
         return _find_smollm2()
-    folder = Path(__file__).parent / "tiny" if model == TINY else Path(model).expanduser()
-    if model and folder.is_dir():
+    folder = Path(__file__).parent / "tiny" if model == TINY else Path(os.path.expanduser(model))
+    if model and os.path.isdir(folder):
         return _find_folder(model, folder)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1 or not model:
+    if not _HUB_ID.fullmatch(model):
         raise InputError(f"model {model!r}: no such folder")
     return _Source(model, local_files_only=not hub_is_reachable())
 
@@ -173,9 +182,22 @@ def _cached_commit(repository: str) -> str | None:
     return Path(found).parent.name if isinstance(found, str) else None
 
 
-def _count_parameters(config: PreTrainedConfig) -> int:
+def target_problems(model: str, names: Iterable[str]) -> list[str]:
+    """A line for each name of target modules that matches none of a base's; no weights are loaded."""
+    base = _without_weights(_load_config(model, _find(model)))
+    problems = []
+    for name in sorted(names):
+        try:
+            select_targets(base, (name,))
+        except InputError as error:
+            problems += error.problems
+    return problems
+
+
+def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return int(transformers.AutoModelForCausalLM.from_config(config).num_parameters())
+        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)
+    return base
 
 
 def _hash_files(files: tuple[Path, ...]) -> str:
@@ -197,7 +219,7 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
         # The GGUF reader's bar heeds no setting, so it is caught on its way out.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # of a loader that meets a foreign file: of every kind
         raise InputError(_problem(model, source, error)) from error
     finally:
         transformers_logging.set_verbosity(level)
@@ -247,5 +269,8 @@ def is_gated(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type's name where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of an error's message and what it announces, with its type where that alone says what it is."""
+    lines = str(error).strip().splitlines()
+    if not lines or isinstance(error, KeyError):
+        lines[:0] = [f"{type(error).__name__}:"]
+    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")]).removesuffix(":")

@@ -33,7 +33,10 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
     "weight_decay": (0.0, math.inf),
     "adam_beta1": (0.0, 1 - 1e-9),
     "adam_beta2": (0.0, 1 - 1e-9),
+    "seed": (-math.inf, 2**63 - 1),
 }
+# what fp32 still holds and computes with; beyond it, an adapter would be one of NaN
+_LARGEST_WHOLE, _LARGEST_REAL, _SMALLEST = 10**9, 1e30, 1e-30
 _ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
 
 
@@ -243,15 +246,16 @@ def _value_problem(name: str, value: Any, hint: Any) -> str | None:
         return f"{name} must be {_describe(hint)}, got {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if not math.isfinite(value):
+    if value != value or value in (math.inf, -math.inf):  # `math.isfinite` takes no whole number beyond 1e308
         return f"{name} must be finite, got {value}"
-    if name in _ABOVE_ZERO and value <= 0:
-        return f"{name} must be above 0, got {value}"
+    if name in _ABOVE_ZERO and value < _SMALLEST:
+        return f"{name} must be {'above 0' if value <= 0 else f'at least {_SMALLEST:g}'}, got {value}"
     low, high = _NUMBER_LIMITS.get(name, (-math.inf, math.inf))
     if not low <= value <= high:
         upper = f" and at most {high:g}" if high < math.inf else ""
         return f"{name} must be at least {low:g}{upper}, got {value}"
-    return None
+    largest = _LARGEST_REAL if hint is float else _LARGEST_WHOLE
+    return f"{name} must be at most {largest:g}, got {value}" if high == math.inf and value > largest else None
 
 
 def _has_type(value: Any, hint: Any) -> bool:

@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
+_MOST_NAMES = 20
+_LINE = (300, 150)  # of a problem that quotes something long: as much of its beginning and its end
+
 
 class InputError(ValueError):
     """Input that can't be used; raised before any compute, with all problems found.
@@ -12,12 +15,26 @@ class InputError(ValueError):
     """
 
     def __init__(self, problems: Sequence[str] | str) -> None:
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        self.problems = [_one_line(p) for p in ([problems] if isinstance(problems, str) else problems)]
         super().__init__("\n".join(self.problems))
 
+    def __reduce__(self) -> tuple[type["InputError"], tuple[list[str]]]:
+        return InputError, (self.problems,)  # an exception would be made from its message, all problems in one
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """The clause that ends an "unknown name" message: the closest allowed name, or all of them."""
+
+def _one_line(problem: str) -> str:
+    """What can be shown, in one line of readable length."""
+    head, tail = _LINE
+    if len(problem) > head + tail:
+        problem = f"{problem[:head]} … {problem[-tail:]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in problem)
+
+
+def nearest(name: object, allowed: Iterable[str]) -> str:
+    """The clause that ends an "unknown name" message: the closest allowed name, or what there is."""
     options = sorted(allowed)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(options)}"
+    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f", … ({len(options)} in all)" if len(options) > _MOST_NAMES else ""
+    return f"one of: {', '.join(options[:_MOST_NAMES])}{more}"

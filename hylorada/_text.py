@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any
 
 from hylorada._bases import first_line, hub_is_reachable, is_gated
 from hylorada._errors import InputError, nearest
+from hylorada._json_lines import read_json_lines
 
 PYDOCS = "pydocs"
 SPLITS = ("train", "validation", "test")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 
 _ALIASES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
-_BUILDERS = {".csv": "csv", ".jsonl": "json", ".parquet": "parquet"}
+_BUILDERS = {".csv": "csv", ".parquet": "parquet"}
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 _Splits = dict[str, list[str]]
@@ -68,15 +69,15 @@ def load_text(data: str, *, text_column: str | None = None) -> Text:
 
 def _read_source(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
     path = Path(os.path.expanduser(data))
-    if text_column is not None and (data == PYDOCS or (path.is_file() and path.suffix.lower() == ".txt")):
+    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and path.suffix.lower() == ".txt")):
         raise InputError(f"text_column {text_column!r}: data {data!r} is plain text and has no columns")
     if data == PYDOCS:
         from pydoc_data.topics import topics
 
         return {"train": [topics[name] for name in sorted(topics)]}, None
-    if data and path.is_dir():
+    if data and os.path.isdir(path):
         return _read_folder(path, text_column), None
-    if path.is_file():
+    if os.path.isfile(path):
         return {"train": _read_file(path, text_column)}, None
     if data.startswith((".", "/", "~")) or data.endswith(SUFFIXES) or not _HUB_ID.fullmatch(data):
         raise InputError(f"data {data!r}: no such file or folder{_sibling(path)}")
@@ -84,7 +85,10 @@ def _read_source(data: str, text_column: str | None) -> tuple[_Splits, str | Non
 
 
 def _sibling(path: Path) -> str:
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    try:
+        names = os.listdir(path.parent)
+    except (OSError, ValueError):  # the second where a name holds NUL
+        return ""
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 
 
@@ -116,12 +120,17 @@ def _read_file(path: Path, text_column: str | None) -> list[str]:
         return [text]
     if suffix != ".parquet" and not text.strip():
         return []
+    if suffix == ".jsonl":
+        types, columns = read_json_lines(text, str(path))
+        return _texts(columns[_text_column(types, str(path), text_column)])
     return _read_rows(path, _BUILDERS[suffix], text_column)
 
 
 def _decode(path: Path) -> str:
     try:
         text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
+    except OSError as error:
+        raise InputError(f"data {str(path)!r}: can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"data {str(path)!r}: byte {error.start} is not UTF-8") from error
     if "\0" in text:
@@ -135,15 +144,24 @@ def _read_rows(path: Path, builder: str, text_column: str | None) -> list[str]:
     # A cache of its own: jobs that start together share nothing, and an edited file is never served from a stale cache.
     with tempfile.TemporaryDirectory() as cache, _quiet_datasets(offline=False):
         try:
-            files = datasets.load_dataset(builder, data_files=str(path), cache_dir=cache, keep_in_memory=True)
-        except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+            rows = datasets.load_dataset(builder, data_files=str(path), cache_dir=cache, keep_in_memory=True)["train"]
+        except Exception as error:  # of the readers beneath, each with its own
             reason = first_line(error.__cause__ or error)
+            if "corresponds to no data" in reason or "BatchSize" in reason:  # a table without rows
+                return []
             raise InputError(f"data {str(path)!r}: can't be read as {builder}: {reason}") from error
-        return _text_of(files["train"], str(path), text_column)
+        return _texts(rows[_text_column(_types(rows), str(path), text_column)])
 
 
-def _text_of(rows: Any, source: str, text_column: str | None) -> list[str]:
-    types = {name: getattr(feature, "dtype", type(feature).__name__) for name, feature in rows.features.items()}
+def _types(rows: Any) -> dict[str, str]:
+    return {name: getattr(feature, "dtype", type(feature).__name__) for name, feature in rows.features.items()}
+
+
+def _texts(values: Iterable[str | None]) -> list[str]:
+    return [text for text in values if text]
+
+
+def _text_column(types: Mapping[str, str], source: str, text_column: str | None) -> str:
     texts = [name for name, dtype in types.items() if dtype in ("string", "large_string")]
     if text_column is not None and text_column not in types:
         raise InputError(f"text_column {text_column!r} is not in {source!r}; {nearest(text_column, types)}")
@@ -153,13 +171,16 @@ def _text_of(rows: Any, source: str, text_column: str | None) -> list[str]:
     if column is None:
         listed = ", ".join(f"{name} ({dtype})" for name, dtype in types.items())
         raise InputError(f"data {source!r}: name the text column with --text-column; columns: {listed}")
-    return [text for text in rows[column] if text]
+    return column
 
 
 def _read_hub(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
     import datasets
 
     name, _, config = data.partition(":")
+    # To `datasets` these are ways to read whatever lies in the current folder, or in the folder of this name.
+    if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or os.path.isdir(name):
+        raise InputError(f"data {data!r}: {name!r} is no data set of the hub; name a folder or a file by its path")
     offline = not hub_is_reachable()
     with _quiet_datasets(offline):
         try:
@@ -168,7 +189,9 @@ def _read_hub(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
             raise InputError(_hub_problem(data, error, offline)) from error
     named: _Splits = {}
     for split, rows in found.items():
-        named.setdefault(_split_of(split) or split, []).extend(_text_of(rows, data, text_column))
+        named.setdefault(_split_of(split) or split, []).extend(
+            _texts(rows[_text_column(_types(rows), data, text_column)])
+        )
     # The commit stands in the addresses of the downloaded files: hf://datasets/NAME@COMMIT/...
     commit = re.search(r"@([0-9a-f]{40})/", " ".join(next(iter(found.values())).info.download_checksums or {}))
     return named, commit[1] if commit else None
@@ -194,13 +217,16 @@ def _quiet_datasets(offline: bool) -> Iterator[None]:
     from huggingface_hub import constants
 
     before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE, datasets.are_progress_bars_disabled())
+    level = datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs of an error, the error says too
     if offline:
         datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before[:2]
+        datasets.logging.set_verbosity(level)
         if not before[2]:
             datasets.enable_progress_bars()
 

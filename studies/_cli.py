@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.console import Console
 
 from hylorada import InputError, nearest
@@ -46,18 +45,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     prepare_environment()
-    args = _parser().parse_args(arguments)
+    args = _parsed(arguments)
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
         code: int = args.command(args, console)
     except InputError as error:
-        for problem in error.problems:
+        for problem in dict.fromkeys(error.problems):
             print(f"hylorada: {problem}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    for name, value in vars(args).items():
+        if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
+            parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
+    return args
 
 
 def definitions() -> dict[str, Any]:
@@ -275,7 +283,18 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if stored is None:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
-    return merge(_matching(json.loads((stored / "study.json").read_text()), file, args.config), file)
+    return merge(_matching(_stored(stored / "study.json"), file, args.config), file)
+
+
+def _stored(path: Path) -> Mapping[str, Any]:
+    """The values of a study that has been run."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} can't be read: {error}; put it back") from error
+    if not isinstance(values, dict) or "definition" not in values:
+        raise InputError(f"{path} is damaged: it holds no study; put it back")
+    return values
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -290,7 +309,7 @@ def _study_folder(storage: Path, name: str) -> Path | None:
     """Where a study of this name has been run; None if none has."""
     folder = storage / "studies" / name
     inside = name not in ("", ".", "..") and Path(name).name == name
-    return folder if inside and (folder / "study.json").exists() else None
+    return folder if inside and os.path.exists(folder / "study.json") else None
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -313,7 +332,7 @@ def _options(args: argparse.Namespace) -> "Options":
     from ._run import Options
 
     return Options(
-        storage=args.storage.expanduser().absolute(),
+        storage=Path(os.path.expanduser(args.storage)).absolute(),
         tracking_uri=args.tracking_uri,
         address=args.address,
         seats=args.seats,
@@ -399,11 +418,10 @@ def _list(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _show(args: argparse.Namespace, _console: Console) -> int:
+    from ._yaml import to_yaml
+
     values = _checked_study(args).to_dict()
-    print(
-        json.dumps(values, indent=1) if args.json else yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
-        end="",
-    )
+    print(json.dumps(values, indent=1) if args.json else to_yaml(values), end="")
     return 0
 
 

@@ -1,7 +1,6 @@
 """Changes to a study: a file with fields, and ``--set a.b=value``; both in YAML."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,9 @@ from hylorada import InputError
 from hylorada._errors import nearest
 
 from ._study import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS, Study
+from ._yaml import parse_yaml, reason
+
+_SEARCHABLE = (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"--config {path}: not UTF-8 at byte {error.start}") from error
     except yaml.YAMLError as error:
-        raise InputError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"--config {path}: not YAML: {reason(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
         raise InputError(f"--config {path}: must hold fields and values at the top level")
     return values
@@ -86,33 +88,11 @@ def _copy(values: Any) -> Any:
     return [_copy(value) for value in values] if isinstance(values, list | tuple) else values
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as a number; YAML 1.1 takes it for text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def parse_yaml(text: str) -> Any:
-    """Plain values of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it isn't YAML.
-    """
-    return yaml.load(text, Loader=_Loader)
-
-
 def _parse_value(path: str, text: str) -> Any:
     try:
         return parse_yaml(text)
     except yaml.YAMLError as error:
-        raise InputError(f"--set {path}: {text!r} is not a YAML value") from error
+        raise InputError(f"--set {path}: {text!r} is not a YAML value: {reason(error)}") from error
 
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
@@ -122,24 +102,33 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
         where = ".".join(parents[:depth]) or "the study"
         if not isinstance(target, dict):
             raise InputError(f"--set {path}: {where} holds a value, no fields")
-        if depth == 2 and parents[0] == "arms" and key in ("config", "space"):
-            target.setdefault(key, {})
-        if key not in target:
-            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, map(str, target))}")
-        target = target[key]
+        if key not in target and not _may_be_new(depth, key, parents):
+            there = _SEARCHABLE if where.endswith(".space") else map(str, target)
+            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, there)}")
+        target = target.get(key, {})
     if not isinstance(target, dict):
         raise InputError(f"--set {path}: {'.'.join(parents)} holds a value, no fields")
     allowed = _assignable(target, parents)
     if last not in allowed:
         raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
-    target[last] = value
+    for key in parents:
+        values = values.setdefault(key, {})
+    values[last] = value
+
+
+def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
+    """Whether an arm need not have it: its config or space, and a parameter that is not yet searched."""
+    if parents[0] != "arms" or depth < 2:
+        return False
+    return key in ("config", "space") if depth == 2 else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
 
 
 def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
     if not parents:
         return {f.name for f in dataclasses.fields(Study)}
     if parents[-1] in ("defaults", "config", "space"):
-        return (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
-    if {"low", "choice"} & target.keys():
-        return {str(k) for k in target} | {"when"} | ({"log"} if "low" in target else set())
+        return _SEARCHABLE
+    if len(parents) == 4 and parents[2] == "space":
+        kinds = ({"choice", "when"}, {"low", "high", "log", "when"})
+        return set().union(*[kind for kind in kinds if target.keys() <= kind])
     return {str(k) for k in target} | ({"config", "space"} if len(parents) == 2 else set())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,8 @@ from ._faults import StudyStopped, as_stop
 from ._files import write_atomically
 from ._job import Job
 from ._panel import Panel
+from ._paths import path_problem
+from ._points import notes, target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._report import write_html
 from ._results import Results, gather
@@ -33,7 +36,7 @@ from ._tracking import Tracker, check_tracking, default_uri, unwritable
 if TYPE_CHECKING:
     from ._campaign import Stage
 
-_MOST_SEATS = 10_000  # Ray counts in 1e-4 of a CPU or GPU
+_MOST_SEATS = 1024
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
 
@@ -89,8 +92,11 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: all problems found; nothing has been written.
     """
     from hylorada import load_tokenizer
+    from hylorada._bases import target_problems
 
     problems, base, text = _inputs(study.to_dict(), options)
+    if base is not None and (targets := target_modules(study)):
+        problems += target_problems(study.model, targets)
     if join is not None and not problems:
         join()
     blocks: dict[str, Any] = {}
@@ -113,7 +119,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     from hylorada import inspect_base, load_text
 
     problems = []
-    if problem := unwritable(options.storage):
+    if problem := path_problem(options.storage) or unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
         unusable = check_tracking(options.tracking_uri)
@@ -121,7 +127,8 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
         problems += unusable or (check_artifacts(options.tracking_uri, name) if isinstance(name, str) else [])
     problems += _address_problems(options.address)
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
-        problems.append(f"seats must be from 1 to {_MOST_SEATS}, got {options.seats}")
+        limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
+        problems.append(f"seats must be at {limit}, got {options.seats}")
     model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
     base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
     if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
@@ -139,11 +146,11 @@ def _address_problems(address: str | None) -> list[str]:
     if address.startswith("ray://"):
         return [f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"]
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         return [f"address {address!r} must be auto or HOST:PORT"]
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, UnicodeError) as error:  # the second of names that can't be looked up
         return [f"address {address!r} can't be reached: {error}"]
     return []
 
@@ -255,6 +262,8 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         if options.address is None:
             make_private(workspace)
         material = devices.material = prepare(study, options, devices.join if options.address else None)
+        for note in notes(study):
+            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())

@@ -1,13 +1,18 @@
 """Search spaces that are declared, not coded: they print, validate, serialise and take overrides."""
 
+import itertools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from hylorada import InputError
 
-Value: TypeAlias = bool | int | float | str | None
+Scalar: TypeAlias = bool | int | float | str | None
+Value: TypeAlias = Scalar | list[str]
+_LARGEST = 2**63  # SQLite holds smaller whole numbers
+_MOST_COMBINATIONS = 4096
 
 
 class Suggests(Protocol):
@@ -15,7 +20,7 @@ class Suggests(Protocol):
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
-    def suggest_categorical(self, name: str, choices: tuple[Value, ...]) -> Any: ...
+    def suggest_categorical(self, name: str, choices: tuple[Scalar, ...]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,22 @@ class Range:
     def contains(self, value: Any) -> bool:
         return _is_number(value) and self.low <= value <= self.high and (not self.whole or value == int(value))
 
+    def label(self, value: Value) -> Scalar:
+        """A value as Optuna stores it."""
+        assert not isinstance(value, list)
+        return value
+
+    def decoded(self, label: Any) -> Value:
+        value: Value = label
+        return value
+
+    @property
+    def size(self) -> int | None:
+        """How many values there are; None where they can't be counted."""
+        if self.low == self.high:
+            return 1
+        return int(self.high) - int(self.low) + 1 if self.whole else None
+
     def examples(self) -> tuple[Value, ...]:
         """The ends: where a range is wrong, one of them is."""
         return (self.low, self.high)
@@ -51,13 +72,25 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values; a single one is a constant."""
+    """One of a few values; a single one is a constant. A list is stored as its JSON text, which a database keeps."""
 
     options: tuple[Value, ...]
 
     def suggest(self, name: str, trial: Suggests) -> Value:
-        value: Value = trial.suggest_categorical(name, self.options)
-        return value
+        return self.decoded(trial.suggest_categorical(name, tuple(self.label(o) for o in self.options)))
+
+    def label(self, value: Value) -> Scalar:
+        """A value as Optuna stores it."""
+        return json.dumps(value) if isinstance(value, list) else value
+
+    def decoded(self, label: Any) -> Value:
+        """The value of a label; any other value is left as it is."""
+        found = next((o for o in self.options if isinstance(o, list) and self.label(o) == label), label)
+        return list(found) if isinstance(found, list) else found
+
+    @property
+    def size(self) -> int:
+        return len(self.options)
 
     def contains(self, value: Any) -> bool:
         return any(_encoded(o) == _encoded(value) for o in self.options)
@@ -106,29 +139,77 @@ class Space:
                 drawn[name] = parameter.values.suggest(name, trial)
         return drawn
 
-    def proposal(self, values: Mapping[str, Any], end: int) -> dict[str, Value]:
-        """A proposal with these values, which bring their conditions along; all else is at one end (0 or -1)."""
-        wanted = dict(values)
-        for name in list(values):
-            while (condition := self.parameters[name].when) is not None:
-                name = condition[0]
-                wanted[name] = condition[1]
-        drawn: dict[str, Value] = {}
-        for name, parameter in self.parameters.items():
-            if parameter.when is None or _holds(parameter.when, drawn):
-                drawn[name] = wanted.get(name, parameter.values.examples()[end])
-        return drawn
+    def combinations(self, names: Collection[str]) -> Iterator[dict[str, Value]]:
+        """Proposals with all combinations of telling values of some parameters and of those that these depend on."""
+        wanted = set(names) & self.parameters.keys()
+        for name in reversed(list(self.parameters)):
+            condition = self.parameters[name].when
+            if name in wanted and condition is not None:
+                wanted.add(condition[0])
+        fields = [name for name in self.parameters if name in wanted]
+        products = itertools.product(*map(self._telling, fields))
+        for values in itertools.islice(products, _MOST_COMBINATIONS):
+            chosen = dict(zip(fields, values, strict=True))
+            drawn: dict[str, Value] = {}
+            for name, parameter in self.parameters.items():
+                if parameter.when is None or _holds(parameter.when, drawn):
+                    drawn[name] = chosen.get(name, parameter.values.examples()[0])
+            yield drawn
 
-    def start(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
-        """The defaults as a first point to try, so that no arm ends below them; values outside are left open."""
-        return {n: defaults[n] for n, p in self.parameters.items() if n in defaults and p.values.contains(defaults[n])}
+    def _telling(self, name: str) -> list[Value]:
+        """The ends of numbers, all other values, and those that a condition asks for."""
+        examples = self.parameters[name].values.examples()
+        numbers = sorted(v for v in examples if isinstance(v, int | float) and not isinstance(v, bool))
+        asked = [p.when[1] for p in self.parameters.values() if p.when and p.when[0] == name]
+        kept: list[Value] = [v for v in examples if v in (*numbers[:1], *numbers[-1:], *asked) or v not in numbers]
+        return kept + [v for v in asked if v not in kept]
+
+    def start(self, defaults: Mapping[str, Any]) -> dict[str, Scalar]:
+        """The defaults as a first point to try, so that no arm ends below them; values outside are left open.
+
+        Returns:
+            What Optuna takes: a list is its label, see :meth:`decoded`.
+        """
+        inside = {n: p.values for n, p in self.parameters.items() if n in defaults and p.values.contains(defaults[n])}
+        return {name: values.label(_plain(defaults[name])) for name, values in inside.items()}
+
+    def decoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for a configuration, of those that Optuna has stored."""
+        return {n: self.parameters[n].values.decoded(v) if n in self.parameters else v for n, v in params.items()}
+
+    def size(self) -> int | None:
+        """How many different points there are; None where a range of real numbers makes them endless."""
+        return self._count(list(self.parameters), {})
+
+    def _count(self, names: list[str], drawn: dict[str, Any]) -> int | None:
+        """Points of these parameters, given the values before them that conditions ask for."""
+        if not names:
+            return 1
+        name, *rest = names
+        parameter = self.parameters[name]
+        if parameter.when is not None and not _holds(parameter.when, drawn):
+            return self._count(rest, drawn)
+        if (size := parameter.values.size) is None:
+            return None
+        asked: list[Value] = []
+        for condition in (self.parameters[n].when for n in rest):
+            if condition and condition[0] == name and condition[1] not in asked:
+                asked.append(condition[1])
+        branches = [(1, self._count(rest, {**drawn, name: value})) for value in asked]
+        if size > len(asked):
+            branches.append((size - len(asked), self._count(rest, drawn)))
+        return None if any(n is None for _, n in branches) else sum(k * n for k, n in branches if n)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: p.to_dict() for name, p in self.parameters.items()}
 
     @classmethod
-    def from_dict(cls, declared: Mapping[str, Any]) -> "Space":
+    def from_dict(cls, declared: Mapping[str, Any], *, real: Collection[str] = ()) -> "Space":
         """Build from plain values: ``{low, high, log}``, ``{choice: [...]}``, each with ``when``, or a bare constant.
+
+        Args:
+            declared: by parameter.
+            real: parameters whose ranges hold fractions, also between whole ends.
 
         Raises:
             InputError: every malformed parameter.
@@ -139,7 +220,7 @@ class Space:
         problems: list[str] = []
         for name, value in declared.items():
             try:
-                parameters[name] = _parse(name, value, parameters)
+                parameters[name] = _parse(name, value, parameters, name in real)
             except InputError as error:
                 problems += error.problems
         if problems:
@@ -147,7 +228,7 @@ class Space:
         return cls(parameters)
 
 
-def _parse(name: str, value: Any, earlier: Mapping[str, Parameter]) -> Parameter:
+def _parse(name: str, value: Any, earlier: Mapping[str, Parameter], real: bool) -> Parameter:
     if not isinstance(value, Mapping):
         if isinstance(value, list | tuple):
             raise InputError(f"space {name}: a list must be written as choice: [...], got {value!r}")
@@ -156,7 +237,8 @@ def _parse(name: str, value: Any, earlier: Mapping[str, Parameter]) -> Parameter
     when = _parse_condition(name, rest.pop("when", None), earlier)
     if "choice" in rest:
         return Parameter(_parse_choice(name, rest), when)
-    return Parameter(_parse_range(name, rest), when)
+    found = _parse_range(name, rest)
+    return Parameter(Range(float(found.low), float(found.high), found.log) if real else found, when)
 
 
 def _parse_condition(name: str, when: Any, earlier: Mapping[str, Parameter]) -> tuple[str, Value] | None:
@@ -178,13 +260,15 @@ def _parse_choice(name: str, declared: Mapping[str, Any]) -> Choice:
         raise InputError(f"space {name}: write choice alone (and when), or low and high; got {dict(declared)!r}")
     if not isinstance(options, list | tuple) or not options:
         raise InputError(f"space {name}: choice must be a list of at least one value, got {options!r}")
-    if any(not (o is None or isinstance(o, bool | str) or _is_number(o)) for o in options):
+    if any(not (o is None or isinstance(o, bool | str) or _is_number(o) or _is_names(o)) for o in options):
         raise InputError(
-            f"space {name}: each choice must be a finite number, text, true, false or null, got {options!r}"
+            f"space {name}: each choice must be a finite number, text, true, false, null or a list of names, "
+            f"got {options!r}"
         )
-    if len(set(options)) < len(options):  # 8 and 8.0, or 1 and true, are one to Optuna
+    choice = Choice(tuple(_plain(o) for o in options))
+    if len({choice.label(o) for o in choice.options}) < len(options):  # 8 and 8.0, or 1 and true, are one to Optuna
         raise InputError(f"space {name}: choices must differ, got {options!r}")
-    return Choice(tuple(options))
+    return choice
 
 
 def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
@@ -204,12 +288,22 @@ def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    limit = math.inf if isinstance(value, float) else _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and -limit < value < limit
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+
+
+def _plain(value: Any) -> Any:
+    """Equal before and after JSON, which has no tuples."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _encoded(value: Any) -> tuple[bool, Any]:
     """What two values share that count as the same: 8 and 8.0, but not 1 and true."""
-    return isinstance(value, bool), value
+    return isinstance(value, bool), _plain(value)
 
 
 def _holds(condition: tuple[str, Value], drawn: Mapping[str, Value]) -> bool:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
 
@@ -16,6 +16,16 @@ from ._space import Space
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
 TRAINING_FIELDS = {f.name for f in dataclasses.fields(TrainingConfig)}
 SET_BY_STUDY = {"max_positions": "it follows block_size"}
+_REAL_FIELDS = {n for c in (HyLoRADAConfig, TrainingConfig) for n, hint in get_type_hints(c).items() if hint is float}
+_CHECKED_TOGETHER = (
+    ("landmarks", "num_landmarks", "landmark_design", "num_buckets"),
+    ("landmark_bucketing", "landmark_design"),
+    ("share_landmarks", "landmark_design"),
+    ("replication_noncausal_pooling", "landmark_design"),
+    ("boundary_init", "boundary_warmup"),
+)
+_MOST_REPORTS = 100_000
+_LONGEST_ARM = 200  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +90,14 @@ class Study:
     def configs(self, arm: str, params: Mapping[str, Any]) -> tuple[HyLoRADAConfig, TrainingConfig]:
         """The adapter and training of one proposal: shared defaults, then the arm's own, then the proposed values.
 
+        Args:
+            arm: by name.
+            params: what its space has drawn, or :meth:`start`.
+
         Raises:
             InputError: values that don't fit together.
         """
-        values = {**self.defaults, **self.arms[arm].config, **params}
+        values = {**self.defaults, **self.arms[arm].config, **self.arms[arm].space.decoded(params)}
         adapter = {k: v for k, v in values.items() if k in ADAPTER_FIELDS}
         training = {k: v for k, v in values.items() if k in TRAINING_FIELDS}
         return (
@@ -92,7 +106,7 @@ class Study:
         )
 
     def start(self, arm: str) -> dict[str, Any]:
-        """The shared defaults as the arm's first point."""
+        """The shared defaults as the arm's first point, as Optuna takes it."""
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return dict(self.arms[arm].space.start({**fields, **self.defaults, **self.arms[arm].config}))
 
@@ -209,6 +223,7 @@ _AT_LEAST = {
     "seeds": 1,
     "seed": 0,
 }
+_AT_MOST = {"trials": 10**6, "seeds": 10**4}
 _DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -216,7 +231,7 @@ def name_problem(what: str, name: Any) -> str | None:
     """Why a name can't be a folder and an MLflow experiment; None where it can."""
     if not isinstance(name, str):
         return f"{what} must be text, got {name!r}"
-    odd = [c for c in name if not (c.isalnum() or unicodedata.combining(c) or c in " _-.")]
+    odd = [c for c in name if not (c.isalnum() or unicodedata.category(c)[0] == "M" or c in " _-.")]
     if odd or name in (".", "..") or name != name.strip() or not 0 < len(name) <= 100 or len(name.encode()) > 240:
         shown = name if len(name) <= 100 else name[:40] + "…"
         return f"{what} must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got {shown!r}"
@@ -240,10 +255,13 @@ def _plain_problem(name: str, value: Any) -> list[str]:
         return [p] if (p := name_problem("name", value)) else []
     if name == "dtype" and value not in _DTYPES:
         return [f"dtype {value!r} is unknown; {nearest(value, _DTYPES)}"]
-    low = _AT_LEAST.get(name)
-    if low is None or value is None or value >= low:
-        return []
-    return [f"{name} must be at least {low}, got {value}"]
+    if isinstance(value, str) and (odd := re.search("[\0\ud800-\udfff]", value)):
+        return [f"{name} {value!r} has a character that can't be stored, {odd[0]!r}"]
+    if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:
+        return [f"{name} must be at least {_AT_LEAST[name]}, got {value}"]
+    if name in _AT_MOST and value > _AT_MOST[name]:
+        return [f"{name} must be at most {_AT_MOST[name]}, got {value}"]
+    return []
 
 
 def _field_problems(where: str, values: Any) -> tuple[list[str], set[str]]:
@@ -267,6 +285,11 @@ def _field_problem(where: str, name: Any, value: Any) -> list[str]:
 def _rung_problems(study: Study) -> list[str]:
     if study.grace_steps > study.max_steps:
         return [f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"]
+    if (reports := study.max_steps // study.eval_every) > _MOST_REPORTS:
+        return [
+            f"max_steps {study.max_steps} with eval_every {study.eval_every} makes {reports} reports a trial, at most "
+            f"{_MOST_REPORTS}; raise eval_every"
+        ]
     if any(rung % study.eval_every for rung in study.rungs()):
         return [
             f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every {study.eval_every}; "
@@ -282,7 +305,7 @@ def _parse_arms(declared: Any, shared: Mapping[str, Any], wrong: set[str]) -> tu
     arms: dict[str, Arm] = {}
     problems: list[str] = []
     for name, values in declared.items():
-        if problem := name_problem("the name of an arm", name):
+        if problem := _arm_name_problem(name):
             problems.append(problem)
         elif not isinstance(values, Mapping) or set(values) - {"config", "space"}:
             problems.append(f"arms.{name} must hold config and space, got {values!r}")
@@ -292,13 +315,22 @@ def _parse_arms(declared: Any, shared: Mapping[str, Any], wrong: set[str]) -> tu
     return arms, problems
 
 
+def _arm_name_problem(name: Any) -> str | None:
+    """As a study's, but it stands in names of trials, which are longer, and in those of MLflow's metrics."""
+    if problem := name_problem("the name of an arm", name):
+        return problem
+    if len(name.encode()) > _LONGEST_ARM or not re.fullmatch(r"[\w .-]+", name):
+        return f"the name of an arm must have at most {_LONGEST_ARM} bytes and no combining characters, got {name!r}"
+    return None
+
+
 def _parse_arm(
     name: str, values: Mapping[str, Any], shared: Mapping[str, Any], wrong: set[str]
 ) -> tuple[Arm, list[str]]:
     config = values.get("config", {})
     problems, wrong_here = _field_problems(f"arms.{name}.config", config)
     try:
-        space = Space.from_dict(values.get("space", {}))
+        space = Space.from_dict(values.get("space", {}), real=_REAL_FIELDS)
     except InputError as error:
         return Arm(), problems + [f"arms.{name}.{p}" for p in error.problems]
     for parameter, declared in space.parameters.items():
@@ -315,10 +347,9 @@ def _parse_arm(
 
 
 def _misfits(arm: Arm, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
-    """Values that are right by themselves but not together, at the ends of each searched parameter."""
-    ends = [{n: v} for n, p in arm.space.parameters.items() for v in p.values.examples()]
+    """Values that are right by themselves but not together, in whatever may be proposed."""
     problems: dict[str, None] = {}
-    for values in [arm.space.proposal(fixed, end) for fixed in [{}, *ends] for end in (0, -1)]:
+    for values in (point for fields in _CHECKED_TOGETHER for point in arm.space.combinations(fields)):
         sound = {k: v for k, v in {**shared, **arm.config, **values}.items() if k not in wrong}
         try:
             HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
@@ -332,9 +363,11 @@ def _comparison_problems(pairs: Any, arms: Any) -> list[str]:
         return [f"comparisons must be a list of pairs [arm, reference], got {pairs!r}"]
     problems = []
     known = [str(a) for a in arms] if isinstance(arms, Mapping) else []
-    for pair in pairs:
+    for i, pair in enumerate(pairs):
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
             problems.append(f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}")
+        elif pair in pairs[:i]:
+            problems.append(f"comparisons: {pair!r} stands twice")
         else:
             problems += [f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}" for a in pair if a not in known]
     return problems

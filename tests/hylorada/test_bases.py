@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+import hylorada.tiny
 from hylorada._bases import SMOLLM2, TINY, inspect_base, load_base, load_tokenizer
 from hylorada._errors import InputError
 
+_TINY = Path(hylorada.tiny.__path__[0])
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
     "hidden_size": 16,
@@ -93,6 +96,36 @@ def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
     for load in (inspect_base, load_base):
         with pytest.raises(InputError, match="architecture 'opt' is not supported; one of: gpt2, gpt_neox, llama"):
             load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hidden_size": "x"}, "Validation error for field 'hidden_size': TypeError: Field 'hidden_size' expected int"),
+        ({"num_attention_heads": 0}, "integer modulo by zero"),
+        ({"vocab_size": 2**62}, "Storage size calculation overflowed"),
+        ({"model_type": [1]}, "unhashable type: 'list'"),
+        ({"dtype": "float999"}, "module 'torch' has no attribute 'float999'"),
+        ({"hidden_act": "nope"}, "KeyError: 'nope'"),
+        (None, "argument of type 'NoneType' is not iterable"),
+    ],
+)
+def test_broken_config_is_refused_in_one_line(tmp_path: Path, changes: dict[str, object] | None, problem: str) -> None:
+    shutil.copytree(_TINY, tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(json.dumps(None if changes is None else json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=problem) as caught:
+        inspect_base(str(tmp_path / "m"))
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"abc" * 100, None])
+def test_damaged_weights_are_refused_before_they_are_loaded(tmp_path: Path, content: bytes | None) -> None:
+    shutil.copytree(_TINY, tmp_path / "m")
+    (path,) = (tmp_path / "m").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:5000] if content is None else content)
+    with pytest.raises(InputError, match="Error while deserializing header"):
+        inspect_base(str(tmp_path / "m"))
 
 
 def test_unusable_folders_are_refused(tmp_path: Path) -> None:

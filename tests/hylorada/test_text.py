@@ -68,7 +68,7 @@ def test_text_column_is_checked(tmp_path: Path) -> None:
         load_text(str(path))
     with pytest.raises(InputError, match=r"text_column 'stroy' is not in .*; did you mean 'story'"):
         load_text(str(path), text_column="stroy")
-    with pytest.raises(InputError, match="holds int64, not text"):
+    with pytest.raises(InputError, match="holds int, not text"):
         load_text(str(path), text_column="year")
     with pytest.raises(InputError, match="has no columns"):
         load_text("pydocs", text_column="text")
@@ -121,7 +121,7 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
         load_text(str(tmp_path / "blank.txt"))
     with pytest.raises(InputError, match=r"suffix '\.pdf' is not supported; one of: \.csv, \.jsonl"):
         load_text(str(tmp_path / "book.pdf"))
-    with pytest.raises(InputError, match=r"broken\.jsonl': can't be read as json"):
+    with pytest.raises(InputError, match=r"broken\.jsonl': line 1 is no JSON: Expecting value at column 10"):
         load_text(str(tmp_path / "broken.jsonl"))
     with pytest.raises(InputError, match="no files; supported"):
         load_text(str(tmp_path / "none"))
@@ -154,6 +154,54 @@ def test_wikitext_splits_are_read_whole() -> None:
     text = load_text(str(folder))
     for name, documents in text.splits.items():
         assert documents == ((folder / f"{name}.txt").read_bytes().decode(),)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('{"text": "a"}\n[1]\n', "line 2 is no JSON object but list"),
+        ('{"text": "a"}\n\n{"text": "a"\n', "line 3 is no JSON: Expecting ',' delimiter at column 13"),
+        ('{"text": "\\ud800"}', r"line 1 holds '\\ud800', half of a character"),
+        ('{"text": 1}\n{"text": "a"}', r"columns: text \(int and string\)"),
+        ('{"n": ' + "9" * 5000 + "}", "line 1 can't be read: Exceeds the limit"),
+        ("[" * 100_000, "line 1 can't be read: maximum recursion depth exceeded"),
+    ],
+)
+def test_broken_json_lines_are_refused_by_number(tmp_path: Path, lines: str, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_text(lines)
+    with pytest.raises(InputError, match=problem):
+        load_text(str(tmp_path / "a.jsonl"))
+
+
+def test_json_lines_may_hold_what_python_takes_for_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "one\u2028two\x85"}\r\n\r\n{"text": null}\n{"text": "\\ud83d\\ude00 é"}'
+    )
+    assert "".join(sum(load_text(str(tmp_path / "a.jsonl")).splits.values(), ())) == "one\u2028two\x85😀 é"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_without_rows_are_empty(tmp_path: Path, suffix: str, capfd: pytest.CaptureFixture[str]) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["a"]}).select([])
+    {".csv": rows.to_csv, ".parquet": rows.to_parquet}[suffix](str(tmp_path / f"a{suffix}"))
+    capfd.readouterr()
+    with pytest.raises(InputError, match="split 'train' is empty"):
+        load_text(str(tmp_path / f"a{suffix}"))
+    assert capfd.readouterr().err == ""  # `datasets` logs what it can't read
+
+
+def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
+    (tmp_path / "a.txt").write_text("x" * 50)
+    assert _lengths(load_text(str(tmp_path)).splits) == [40, 5, 5]
+    with pytest.raises(InputError, match="no such file or folder"):
+        load_text(str(tmp_path / "self.txt"))
+    (tmp_path / "b.txt").symlink_to("/proc/self/mem")  # nobody can read its beginning, root neither
+    with pytest.raises(InputError, match=r"b\.txt': can't be read: "):
+        load_text(str(tmp_path / "b.txt"))
 
 
 def test_nul_characters_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,26 @@ Refused = Callable[..., list[str]]
         (["--model=tinny"], "model 'tinny': no folder and no hub model; did you mean 'tiny'?"),
         (["--model=./tiny"], "model './tiny': no such folder"),
         (["--model="], "model '': no such folder"),
+        (["--model=~nobody-here/x"], "model '~nobody-here/x': no such folder"),
+        (["--model=a b"], "model 'a b': no such folder"),
         (["--data=no.txt"], "data 'no.txt': no such file or folder"),
+        # to `datasets`: all files of the current folder, read as text
+        (["--data=text"], "data 'text': 'text' is no data set of the hub; name a folder or a file by its path"),
+        (["--data=" + "x" * 300 + ".txt"], f"data '{'x' * 300}.txt': no such file or folder"),
+        (["--model=/" + "x" * 300], f"model '/{'x' * 300}': no such folder"),
+        (["--seats=1025"], "seats must be at most 1024, got 1025"),
+        (["--address=h:²"], "address 'h:²' must be auto or HOST:PORT"),
+        (["--trials=1000001"], "trials must be at most 1000000, got 1000001"),
+        (
+            ["--set=a\nb=1"],
+            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, comparisons, data, defaults, definition, ",
+        ),
         (["--data=pydoc"], "data 'pydoc': no file, no folder and no hub data set; did you mean 'pydocs'?"),
         (["--text-column=text"], "text_column 'text': data 'pydocs' is plain text and has no columns"),
         (["--block-size=513"], "block_size 513 exceeds model limit 512 (tiny)"),
         (["--block-size=1"], "block_size must be at least 2, got 1"),
-        (["--seats=0"], "seats must be from 1 to 10000, got 0"),
-        (["--seats=20000"], "seats must be from 1 to 10000, got 20000"),
+        (["--seats=0"], "seats must be at least 1, got 0"),
+        (["--seats=20000"], "seats must be at most 1024, got 20000"),
         (["--trials=0"], "trials must be at least 1, got 0"),
         (["--seeds=-1"], "seeds must be at least 1, got -1"),
         (["--seed=-1"], "seed must be at least 0, got -1"),
@@ -95,7 +109,7 @@ Refused = Callable[..., list[str]]
         (["--set=defaults.temperature=0"], "defaults.temperature must be above 0, got 0"),
         (
             ["--set=arms.learnable.space.temperature={low: -1, high: 1}"],
-            "arms.learnable.space.temperature must be above 0, got -1",
+            "arms.learnable.space.temperature must be above 0, got -1.0",
         ),
         (
             ["--set=arms.fixed.space.num_buckets.choice=[8, 129]"],
@@ -118,7 +132,36 @@ Refused = Callable[..., list[str]]
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_run_refuses(refused: Refused, arguments: list[str], problem: str) -> None:
-    assert refused(*arguments) == [problem]
+    (found,) = refused(*arguments)
+    assert found == problem or (problem.endswith(", ") and found.startswith(problem))
+
+
+def test_run_refuses_paths_that_no_system_takes(refused: Refused) -> None:
+    (long,) = refused(f"--storage={'x' * 300}")
+    assert long.endswith("can't be written: File name too long")
+    (odd,) = refused("--storage=\udcff")  # how Python sees a byte that is no UTF-8
+    assert odd.startswith("storage '")
+    assert odd.endswith(r"\udcff' can't be written: its name is no UTF-8")
+    (cut,) = refused("--storage=what?")  # SQLite would write beside it, to `what`
+    assert cut.endswith("what?' can't be written: its name has a question mark, where the path of a database ends")
+    (host,) = refused("--address=a..b:1")
+    assert host.startswith("address 'a..b:1' can't be reached: ")
+
+
+def test_run_refuses_targets_that_match_nothing_before_any_compute(refused: Refused) -> None:
+    lists = "--set=arms.fixed.space.target_modules.choice=[[q_proj], [q_proj, k_prj], [k_proj]]"
+    assert refused(lists, "--set=defaults.target_modules=[c_attn]") == [
+        "target 'c_attn' matches 0 modules; closest: gate_proj",
+        "target 'k_prj' matches 0 modules; closest: k_proj",
+    ]
+
+
+def test_run_refuses_a_bomb_of_aliases(refused: Refused, tmp_path: Path) -> None:
+    levels = "abcdefgh"
+    lines = [f"{n}: &{n} [{', '.join([f'*{m}'] * 9)}]" for m, n in pairwise(levels)]
+    (tmp_path / "study.yaml").write_text("\n".join([f"a: &a [{', '.join('x' * 9)}]", *lines]))
+    (problem,) = refused("--config=study.yaml")
+    assert problem.startswith("--config study.yaml: not YAML: line 6, column 4: more than 100000 values")
 
 
 def test_run_names_the_nearest_study(refused: Refused) -> None:
@@ -201,7 +244,7 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
     ("content", "problem"),
     [
         (None, "--config study.yaml: No such file or directory"),
-        (b"trials: [1", "--config study.yaml: not YAML: while parsing a flow sequence"),
+        (b"trials: [1", "--config study.yaml: not YAML: line 1, column 11: expected ',' or ']', but got"),
         (b"name: caf\xe9", "--config study.yaml: not UTF-8 at byte 9"),
         (b"- trials\n- seeds", "--config study.yaml: must hold fields and values at the top level"),
         (b"", "--config study.yaml: must hold fields and values at the top level"),
@@ -212,6 +255,15 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
             b"arms: {fixed: {space: {temperature: [1]}}}",
             "arms.fixed.space temperature: a list must be written as choice",
         ),
+        (b"trials: 3\ntrials: 4", "--config study.yaml: not YAML: line 2, column 1: 'trials' stands twice"),
+        (b"defaults: &a {r: *a}", "--config study.yaml: not YAML: line 1, column 11: a value that holds itself"),
+        (b"seed: " + b"9" * 5000, "--config study.yaml: not YAML: line 1, column 7: '9999"),
+        (b"seed: 0b_", "seed must be a whole number, got '0b_'"),
+        (b"{" * 1500, "--config study.yaml: not YAML: nested too deeply"),
+        (b"defaults: {r: 1" + b"0" * 400 + b"}", "defaults.r must be at most 1e+09, got 1000"),
+        (b"defaults: {lora_alpha: 1" + b"0" * 400 + b"}", "defaults.lora_alpha must be at most 1e+30, got 1000"),
+        (b'subject: "\\ud800"', r"subject '\ud800' has a character that can't be stored, '\ud800'"),
+        (b"? |\n  a\n  b\n: 1", r"unknown field 'a\nb\n'; one of: arms, "),
         (b"trials: 1e3", "trials must be a whole number, got 1000.0"),
         (b"seed: 1" + b"0" * 400, "seed must be below 2^63, got 10000"),
     ],
@@ -322,6 +374,15 @@ def test_show_json_and_yaml_are_the_study(cli: Cli, tmp_path: Path) -> None:
     again = cli("show", "--config=study.yaml", "--trials=3", "--json")
     assert json.loads(again.out) == json.loads(as_json.out) | {"trials": 3}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study.yaml"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"definition": 1}', "[" * 100_000, "\xff"])
+def test_damaged_study_file_is_refused(refused: Refused, tmp_path: Path, content: str) -> None:
+    _finished(tmp_path / "runs", "wt2")
+    (tmp_path / "runs" / "studies" / "wt2" / "study.json").write_text(content, encoding="latin-1")
+    problems = refused(study="wt2")
+    assert problems
+    assert "study.json" in problems[0] or problems[0] == "definition must be text, got 1"
 
 
 def test_show_refuses_as_run_does(cli: Cli) -> None:

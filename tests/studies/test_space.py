@@ -1,5 +1,8 @@
 """Spaces: what is drawn, what is refused, and that a space survives being written down."""
 
+import json
+import random
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -114,12 +117,77 @@ def test_contains_takes_numbers_as_numbers(values: Range | Choice, inside: list[
     assert not any(values.contains(value) for value in outside)
 
 
-def test_proposal_brings_conditions_along() -> None:
-    space = Space.from_dict(_DECLARED)
-    assert "boundary_warmup" not in space.proposal({}, 0)
-    forced = space.proposal({"boundary_warmup": 0.1}, 0)
-    assert (forced["boundary_init"], forced["boundary_warmup"]) == ("fixed", 0.1)
-    assert "boundary_warmup" not in space.proposal({"boundary_init": "log"}, -1)
+def test_combinations_are_of_all_values_that_tell_and_keep_conditions() -> None:
+    space = Space.from_dict(_DECLARED | {"num_buckets": {"choice": [8, 16, 12]}})
+    of_both = list(space.combinations(["num_buckets", "boundary_warmup"]))
+    found = {(p["num_buckets"], p["boundary_init"], p.get("boundary_warmup")) for p in of_both}
+    assert found == {(b, *rest) for b in (8, 16) for rest in (("log", None), ("fixed", 0.1), ("fixed", 0.7))}
+
+
+@pytest.mark.parametrize(
+    ("declared", "count"),
+    [
+        ({}, 1),
+        ({"r": 4}, 1),
+        ({"num_buckets": {"choice": [2, 4, 8]}, "num_landmarks": {"low": 0, "high": 1}}, 6),
+        ({"num_landmarks": {"low": 1, "high": 100, "log": True}}, 100),
+        ({"learning_rate": {"low": 0.1, "high": 0.1}}, 1),
+        ({"learning_rate": {"low": 0.1, "high": 0.2}}, None),
+        # one point without landmarks, with them three bucket counts
+        (
+            {"landmarks": {"choice": [False, True]}, "num_buckets": {"choice": [2, 4, 8], "when": {"landmarks": True}}},
+            4,
+        ),
+        ({"landmarks": {"choice": [False]}, "r": {"low": 0.1, "high": 0.2, "when": {"landmarks": False}}}, None),
+        ({"r": {"low": 1, "high": 10**9}, "num_buckets": {"choice": [2, 4], "when": {"r": 7}}}, 10**9 + 1),
+    ],
+)
+def test_size_is_the_number_of_points(declared: dict[str, Any], count: int | None) -> None:
+    assert Space.from_dict(declared).size() == count
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_size_counts_what_a_grid_visits(seed: int) -> None:
+    rng = random.Random(seed)
+    declared: dict[str, Any] = {}
+    for name in ("r", "num_buckets", "num_landmarks", "batch_size"):
+        declared[name] = {"choice": rng.sample(range(1, 9), rng.randint(1, 3))}
+        if len(declared) > 1:
+            other = rng.choice([n for n in declared if n != name])
+            declared[name]["when"] = {other: rng.choice(declared[other]["choice"])}
+    space = Space.from_dict(declared)
+    points = {json.dumps(p) for p in space.combinations(declared)} | {json.dumps(s) for s in _samples(declared, 300)}
+    assert space.size() == len(points)
+
+
+def test_lists_are_labels_to_optuna_and_lists_to_all_else(tmp_path: Path) -> None:
+    lists = [["q_proj", "v_proj"], ["q_proj"], None]
+    space = Space.from_dict({"target_modules": {"choice": lists}})
+    for _ in range(2):  # opened again it goes on
+        storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'optuna.db'}")
+        study = optuna.create_study(storage=storage, study_name="one", load_if_exists=True)
+        study.enqueue_trial(space.start({"target_modules": ("q_proj", "v_proj")}))
+        drawn = []
+        for _ in range(6):
+            trial = study.ask()
+            drawn.append(space.sample(trial)["target_modules"])
+            assert space.decoded(trial.params) == {"target_modules": drawn[-1]}
+            study.tell(trial, 1.0)
+        assert drawn[0] == ["q_proj", "v_proj"]
+        assert all(value in lists for value in drawn)
+        storage.remove_session()
+        storage.engine.dispose()
+    assert {t.params["target_modules"] for t in study.trials} <= {'["q_proj", "v_proj"]', '["q_proj"]', None}
+    assert Space.from_dict(json.loads(json.dumps(space.to_dict()))) == space
+
+
+def test_ranges_of_fractions_may_have_whole_ends() -> None:
+    declared = {"weight_decay": {"low": 0, "high": 1}, "num_landmarks": {"low": 0, "high": 1}}
+    space = Space.from_dict(declared, real=["weight_decay"])
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [space.sample(study.ask()) for _ in range(20)]
+    assert len({d["weight_decay"] for d in drawn}) == 20
+    assert {d["num_landmarks"] for d in drawn} == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +196,11 @@ def test_proposal_brings_conditions_along() -> None:
         ([1, 2], r"a list must be written as choice: \[...\], got \[1, 2\]"),
         ({"choice": []}, r"choice must be a list of at least one value, got \[\]"),
         ({"choice": "log"}, "choice must be a list of at least one value, got 'log'"),
-        ({"choice": [[1]]}, "each choice must be a finite number, text, true, false or null"),
+        ({"choice": [[1]]}, "each choice must be a finite number, text, true, false, null or a list of names"),
+        ({"choice": [10**400]}, "each choice must be a finite number"),
+        ({"choice": [["q"], ["q"]]}, r"choices must differ, got \[\['q'\], \['q'\]\]"),
+        ({"choice": [["q"], '["q"]']}, "choices must differ"),
+        ({"low": 1, "high": 2**63}, "low and high must be finite numbers"),
         ({"choice": [float("nan")]}, "each choice must be a finite number"),
         ({"choice": [8, 8.0]}, r"choices must differ, got \[8, 8.0\]"),
         ({"choice": [True, 1]}, r"choices must differ, got \[True, 1\]"),

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from hylorada import InputError
-from studies._overrides import override, parse_yaml
+from studies._overrides import override
 from studies._study import ADAPTER_FIELDS, TRAINING_FIELDS, Study
+from studies._yaml import parse_yaml
 from studies.learnable_bucketing import STUDY
 
 ARMS = ("baseline", "fixed", "learnable")
@@ -185,6 +186,13 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
         ("comparisons=[[fxied, baseline]]", "unknown arm 'fxied'; did you mean 'fixed'"),
         ("seed=9223372036854775808", r"seed must be below 2\^63"),
         ("eval_blocks=1", "eval_blocks must be at least 2, got 1"),
+        ("seeds=10001", "seeds must be at most 10000, got 10001"),
+        ("defaults.max_steps=1000000000", "makes 62500000 reports a trial, at most 100000; raise eval_every"),
+        ("comparisons=[[fixed, baseline], [fixed, baseline]]", r"comparisons: \['fixed', 'baseline'\] stands twice"),
+        # its trials' folders, `学...-0001-confirm-00`, would have names of more than 255 bytes
+        (f"arms={{{'学' * 80}: {{}}}}", "the name of an arm must have at most 200 bytes and no combining characters"),
+        ("arms={e\u0301: {}}", "the name of an arm must have at most 200 bytes and no combining characters"),
+        ("defaults.temperature=1e-40", "defaults.temperature must be at least 1e-30, got 1e-40"),
     ],
 )
 def test_from_dict_refuses_what_cannot_run(assignment: str, message: str) -> None:
@@ -192,6 +200,34 @@ def test_from_dict_refuses_what_cannot_run(assignment: str, message: str) -> Non
     assert not problems
     with pytest.raises(InputError, match=message):
         Study.from_dict(values)
+
+
+def test_from_dict_finds_what_goes_wrong_in_the_middle_of_two_choices() -> None:
+    # neither end of one choice shows it beside either end of the other
+    designs, buckets = {"choice": ["global", "position_adaptive", "per_layer"]}, {"choice": [8, 200, 16]}
+    values = STUDY | {
+        "arms": {"one": {"space": {"landmark_design": designs, "num_buckets": buckets}}},
+        "comparisons": [],
+    }
+    assert _problems(values) == [
+        "arms.one: num_buckets 200 exceeds the block of 128 positions; use at most one bucket a position"
+    ]
+
+
+def test_searched_lists_reach_the_configuration() -> None:
+    lists = [["q_proj", "v_proj"], ["q_proj"]]
+    arm = {"config": {"target_modules": ["q_proj"]}, "space": {"target_modules": {"choice": lists}}}
+    study = _study(arms={"one": arm}, comparisons=[])
+    assert study.start("one") == {"target_modules": '["q_proj"]'}
+    assert study.configs("one", study.start("one"))[0].target_modules == ("q_proj",)
+    drawn = study.arms["one"].space.sample(optuna.create_study().ask())
+    assert drawn["target_modules"] in lists
+    assert study.configs("one", drawn)[0].target_modules == tuple(drawn["target_modules"])
+
+
+def test_ranges_of_numbers_with_fractions_are_real() -> None:
+    study = _study(arms={"one": {"space": {"weight_decay": {"low": 0, "high": 1}}}}, comparisons=[])
+    assert str(study.to_dict()["arms"]["one"]["space"]) == "{'weight_decay': {'low': 0.0, 'high': 1.0}}"
 
 
 def test_from_dict_wants_definition_and_name() -> None:
@@ -265,6 +301,14 @@ def test_override_that_fixes_a_parameter_leaves_out_what_never_holds_then() -> N
     assert "boundary_warmup" in kept["arms"]["learnable"]["space"]
 
 
+def test_override_may_search_what_was_not_searched() -> None:
+    paths = ("arms.baseline.space.r.choice=[2, 4]", "arms.fixed.space.lora_dropout.low=0.0")
+    values, problems = override(STUDY, (*paths, "arms.fixed.space.lora_dropout.high=0.5"))
+    assert not problems
+    assert values["arms"]["baseline"]["space"]["r"] == {"choice": [2, 4]}
+    assert values["arms"]["fixed"]["space"]["lora_dropout"] == {"low": 0.0, "high": 0.5}
+
+
 def test_override_makes_the_parts_an_arm_may_have() -> None:
     values, problems = override({"arms": {"one": {}}}, ["arms.one.config.r=2", "arms.one.space.weight_decay=0.1"])
     assert not problems
@@ -283,6 +327,9 @@ def test_override_makes_the_parts_an_arm_may_have() -> None:
         ("gpt2", "gpt2"),
         ("'1e-3'", "1e-3"),
         ("1e", "1e"),
+        ("010", 10),
+        ("1_000", 1000),
+        ("1:30", "1:30"),
         ("2024-01-01", "2024-01-01"),
         ("{low: 1e-4, high: .5}", {"low": 1e-4, "high": 0.5}),
     ],
@@ -307,7 +354,26 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
             "arms.learnable.space.temperature.lo=1",
             "--set arms.learnable.space.temperature.lo: unknown 'lo'; did you mean 'low'?",
         ),
-        ("seed=[1", "--set seed: '[1' is not a YAML value"),
+        (
+            "seed=[1",
+            "--set seed: '[1' is not a YAML value: line 1, column 3: expected ',' or ']', but got '<stream end>'",
+        ),
+        (
+            "defaults={r: 4, r: 8}",
+            "--set defaults: '{r: 4, r: 8}' is not a YAML value: line 1, column 8: 'r' stands twice",
+        ),
+        (
+            "arms.fixed.space.temprature.low=1",
+            "--set arms.fixed.space.temprature.low: arms.fixed.space has no 'temprature'; did you mean 'temperature'?",
+        ),
+        (
+            "arms.fixed.space.temperature.lo=1",  # not searched so far: nothing half-made is left of it
+            "--set arms.fixed.space.temperature.lo: unknown 'lo'; did you mean 'low'?",
+        ),
+        (
+            "arms.fixed.space.num_buckets.low=1",
+            "--set arms.fixed.space.num_buckets.low: unknown 'low'; one of: choice, when",
+        ),
     ],
 )
 def test_override_names_the_nearest_path(assignment: str, message: str) -> None:
