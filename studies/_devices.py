@@ -1,5 +1,6 @@
 """What a study trains on: Ray, started or joined when it is first needed."""
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -81,5 +82,5 @@ def _anywhere(model: str) -> str:
     """A base's name as every node understands it: nodes have working directories of their own."""
     from hylorada._bases import SMOLLM2, TINY
 
-    folder = Path(model).expanduser()
-    return str(folder.absolute()) if model not in (TINY, SMOLLM2) and folder.is_dir() else model
+    folder = Path(os.path.expanduser(model))  # leaves a user who is not known alone
+    return str(folder.absolute()) if model not in (TINY, SMOLLM2) and os.path.isdir(folder) else model
