@@ -24,11 +24,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-import hylorada.tiny
+import hylorada
 from hylorada._bases import SMOLLM2, TINY, inspect_base, load_base, load_tokenizer
 from hylorada._errors import InputError
 
-_TINY = Path(hylorada.tiny.__path__[0])
+_TINY = Path(hylorada.__file__).with_name("tiny")
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
     "hidden_size": 16,

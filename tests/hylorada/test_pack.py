@@ -187,7 +187,7 @@ def test_neighbour_that_turns_to_nan_harms_nobody(make_lab: MakeLab, dtype: torc
 
 def test_neighbour_with_a_huge_learning_rate_harms_nobody(lab: Lab) -> None:
     wild = lab.seat("fixed")
-    wild.training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e300, warmup_ratio=0.0)
+    wild.training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e30, warmup_ratio=0.0)
     together = lab.train({"wild": wild, "random": lab.seat("random"), "curriculum": lab.seat("curriculum")})
     assert isinstance(together["wild"][-1], Diverged)
     for arm in ("random", "curriculum"):
