@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from study_runs import FinishedStudy, run_cli
 
 from hylorada import HyLoRADAModel, load_base
+from hylorada._checkpoint import _checksum
 from studies._cli import main
 from studies._results import Results, read_results
 
@@ -262,6 +263,11 @@ def test_places_that_hold_something_else_are_left_alone(
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 
 
+def _write_checkpoint(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """One whose checksum is right, so that what else is wrong with it is seen."""
+    save_file(tensors, path, metadata={**metadata, "crc32": _checksum(tensors, metadata)})
+
+
 def _lose_checkpoint(folder: Path, name: str) -> None:
     (folder / "trials" / name / "checkpoint.safetensors").unlink()
 
@@ -277,13 +283,13 @@ def _clear_updates(folder: Path, name: str) -> None:
     for name, parameter in _parameters(tensors, metadata).items():
         if name.endswith("lora_B"):
             parameter.zero_()
-    save_file(tensors, path, metadata=metadata)
+    _write_checkpoint(path, tensors, metadata)
 
 
 def _take_earlier_checkpoint(folder: Path, name: str) -> None:
     path = folder / "trials" / name / "checkpoint.safetensors"
     tensors, metadata = _read_checkpoint(path)
-    save_file(tensors, path, metadata={**metadata, "step": "6"})
+    _write_checkpoint(path, tensors, {**metadata, "step": "6"})
 
 
 def _change_base(folder: Path, _: str) -> None:
