@@ -1,10 +1,8 @@
 """Save and restore a seat in one file: parameters, both Adam moments, step and random state; safetensors, no pickle."""
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ._errors import InputError
+from ._files import replace_file
 from ._seat import Seat
 
 _FORMAT = "hylorada-seat-3"
@@ -42,17 +41,7 @@ def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
     tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
     texts = {"step": str(seat.step), "extra": json.dumps(extra), "layout": json.dumps(_layout(seat))}
     content = save(tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts})
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()  # a full disk needs the room
-        raise
+    replace_file(path, content)
 
 
 def load_seat(seat: Seat, path: Path) -> dict[str, Any]:

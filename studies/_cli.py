@@ -320,7 +320,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 def _extend(args: argparse.Namespace, console: Console) -> int:
     from ._study import Study
 
-    stored = json.loads((_open(args) / "study.json").read_text())
+    stored = _stored(_open(args) / "study.json")
     asked = {name: getattr(args, name) for name in ("trials", "seeds") if getattr(args, name) is not None}
     if not asked:
         counts = f"--trials (now {stored['trials']}) or --seeds (now {stored['seeds']})"
@@ -460,7 +460,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     from ._study import Study
 
     folder = _open(args)
-    study = Study.from_dict(json.loads((folder / "study.json").read_text()))
+    study = Study.from_dict(_stored(folder / "study.json"))
     records = load_records(folder)
     if not (folder / "results.json").exists() or any(r.state == "running" for r in records.values()):
         _close_abandoned(args, folder)

@@ -4,9 +4,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
+
+from hylorada._files import replace_file
 
 from ._faults import StorageFault, is_storage_error
 
@@ -64,18 +65,3 @@ def append_line(path: Path, line: str) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write, sync, rename: a reader sees the old content or the new."""
     patiently(lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """One try of :func:`write_atomically`."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()  # a full disk needs the room
-        raise

@@ -319,25 +319,24 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
             panel.begin("search", study.trials * len(study.arms))
-            _exhaust(lambda: Search(ledger), devices, check)
+            _exhaust(search, lambda: Search(ledger), devices, check)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():
             panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
             panel.begin("confirm", study.seeds * len(best.records))
-            _exhaust(lambda: Confirm(ledger, best.records), devices, check)
+            _exhaust(confirm, lambda: Confirm(ledger, best.records), devices, check)
         base = _base(store, devices)
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
 
 
-def _exhaust(make: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:
+def _exhaust(stage: "Stage", reopen: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:
     """Run a stage until nothing of it is left: Tune may end with trials that it could not start again."""
-    stage = make()
     while count := stage.remaining():
         devices.cluster.run(stage, check)
-        stage = make()
+        stage = reopen()
         if stage.remaining() >= count:
             raise StudyStopped(f"Ray Tune has ended with {stage.remaining()} trials left to do")
 

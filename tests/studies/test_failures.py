@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 def _break(folder: Path, *trials: str) -> None:
     """Make the first checkpoint of these trials fail: a folder lies where its file is to be written."""
     for name in trials:
-        (folder / "trials" / name / "checkpoint.tmp").mkdir(parents=True)
+        (folder / "trials" / name / "checkpoint.safetensors.tmp").mkdir(parents=True)
 
 
 def _run(command: str, model: str, storage: Path, *options: str) -> Done:
@@ -70,7 +70,7 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
 
 def test_extend_asks_by_what(tmp_path: Path) -> None:
     (tmp_path / "studies" / "a").mkdir(parents=True)
-    (tmp_path / "studies" / "a" / "study.json").write_text(json.dumps({"trials": 4, "seeds": 2}))
+    (tmp_path / "studies" / "a" / "study.json").write_text(json.dumps({"definition": "a", "trials": 4, "seeds": 2}))
     done = run_cli("extend", "a", f"--storage={tmp_path}")
     assert (done.code, done.out) == (2, "")
     assert done.err == "hylorada: extend 'a' by what? give --trials (now 4) or --seeds (now 2)\n"
