@@ -106,6 +106,8 @@ class Stage:
 class Search(Stage):
     """Equal numbers of trials for each arm, interleaved, so that the arms meet the same conditions.
 
+    An arm whose space has fewer points ends when all are evaluated.
+
     Args:
         ledger: where everything is kept; trials left running by an earlier process go on first.
     """
@@ -113,26 +115,25 @@ class Search(Stage):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         study = self._store.study
-        self._study = study
         self._asha = _asha(study)
         searched = [r for arm in study.arms for r in self._store.of("search", arm)]
         self._feed_asha(searched)
         self._unfinished = [r for r in searched if self._goes_on(r)]
 
     def remaining(self) -> int:
-        study = self._study
-        proposed = {arm: len(self._store.of("search", arm)) for arm in study.arms}
-        return len(self._unfinished) + sum(max(0, study.trials - n) for n in proposed.values())
+        return len(self._unfinished) + sum(self._open().values())
 
     def next_job(self) -> tuple[Job, int] | None:
         if self._unfinished:
             return self._given(self._unfinished.pop(0))
-        study = self._study
-        proposed = {arm: len(self._store.of("search", arm)) for arm in study.arms}
-        arm = min(proposed, key=lambda a: proposed[a])
-        if proposed[arm] >= study.trials:
+        if not (open_arms := self._open()):
             return None
-        return self._given(self._store.propose(arm))
+        return self._given(self._store.propose(min(open_arms, key=lambda arm: len(self._store.of("search", arm)))))
+
+    def _open(self) -> dict[str, int]:
+        """Arms that are to have more trials, and how many."""
+        left = {a: self._store.planned(a) - len(self._store.of("search", a)) for a in self._store.study.arms}
+        return {arm: n for arm, n in left.items() if n > 0}
 
     def _prunes(self, record: Record, report: Report) -> bool:
         if self._asha is None:

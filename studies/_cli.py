@@ -457,6 +457,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 def _status(args: argparse.Namespace, _console: Console) -> int:
     from ._report import trial_table
     from ._results import load_records
+    from ._store import planned_trials
     from ._study import Study
 
     folder = _open(args)
@@ -470,7 +471,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         return 0
     out = _stdout()
     out.print(trial_table(records, study))
-    for stage, wanted in (("search", study.trials * len(study.arms)), ("confirm", study.seeds * len(study.arms))):
+    planned = sum(planned_trials(study, records, arm) for arm in study.arms)
+    for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.stage == stage and r.state != "running" for r in records.values())
         print(f"{stage}: {ended} of {wanted} ended")
     return 0

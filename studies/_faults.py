@@ -30,8 +30,17 @@ class SeatLost(Exception):
     """The host has no seat for this trial, which may take one again."""
 
 
+class DeviceLost(Exception):
+    """The host's device takes no more work from its process, only from a new one."""
+
+
 class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether CUDA has failed in a way that stays with its process: all later calls fail; not so lack of memory."""
+    return type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error")
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ import ray
 from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._faults import SeatLost, StudyStopped, Superseded
+from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded, is_device_error
 from ._job import Job, Report
 from ._nodes import Gate, node_of
 
@@ -43,6 +43,7 @@ class Host:
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
+        self._suspects: set[str] = set()  # trials of a pass that failed; each goes alone until its next report
         self._operations: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -70,7 +71,10 @@ class Host:
     async def _build(self, job: Job) -> Any:
         """A trial's seat; on a GPU, where it is many small tensors, it is made while the others go on."""
         if self._engine.on_gpu:
-            return await asyncio.get_running_loop().run_in_executor(self._builder, self._engine.build, job)
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._builder, self._engine.build, job)
+            except Exception as error:
+                raise _told(error) from error
         return await self._between_passes(lambda: self._engine.build(job))
 
     async def detach(self, name: str, token: str) -> None:
@@ -154,13 +158,27 @@ class Host:
             if not self._waiting or self._lingers():
                 await self._sleep()
                 continue
-            names = [n for n in self._waiting if n in self._tokens]
+            names = self._next_pass()
             try:
                 results = await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.advance, names)
-            except Exception as error:  # the pass as a whole failed: every trial in it is told why
-                results = dict.fromkeys(names, error)
+            except Exception as error:
+                results = self._part(names, error)
             for name, result in results.items():
                 self._answer(name, result)
+
+    def _next_pass(self) -> list[str]:
+        """All that wait, or one of those that may have broken a pass."""
+        names = [n for n in self._waiting if n in self._tokens]
+        return [n for n in names if n in self._suspects][:1] or names
+
+    def _part(self, names: list[str], error: Exception) -> dict[str, Any]:
+        """What trials are told whose pass failed as a whole: one that was alone, why; more than one, to come again."""
+        if len(names) == 1 or is_device_error(error):
+            return dict.fromkeys(names, _told(error))
+        self._suspects.update(names)
+        for name in names:  # some may have been updated, some not: they go on from their checkpoints
+            self._release(name, SeatLost(name))
+        return {}
 
     def _run_operations(self) -> None:
         operations, self._operations = self._operations, []
@@ -170,7 +188,7 @@ class Host:
             try:
                 future.set_result(operation())
             except Exception as error:
-                future.set_exception(error)
+                future.set_exception(_told(error))
 
     def _lingers(self) -> bool:
         """Whether a trial that has just reported is still worth waiting for."""
@@ -191,6 +209,7 @@ class Host:
         if result is None:
             return
         waiting = self._waiting.pop(name, None)
+        self._suspects.discard(name)
         if waiting is None or waiting.done():
             return
         if isinstance(result, Exception):
@@ -199,6 +218,11 @@ class Host:
         if not result.done:
             self._expect(name)
         waiting.set_result(result)
+
+
+def _told(error: Exception) -> Exception:
+    """What a caller is told: a device that fails for good is no fault of the trial that meets it."""
+    return DeviceLost(str(error).strip().splitlines()[0]) if is_device_error(error) else error
 
 
 class Registry:
@@ -233,7 +257,10 @@ class Registry:
         async with self._lock:
             await self._admit(node)
             known = self._hosts.get((node, gpu))
-            if known is None or known[1] == lost:
+            if known is not None and known[1] == lost:
+                ray.kill(known[0])  # one whose device is lost is still there, and holds memory
+                known = None
+            if known is None:
                 known = self._hosts[node, gpu] = self._make(node, gpu), uuid.uuid4().hex
             return known
 

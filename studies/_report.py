@@ -160,7 +160,7 @@ def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Recor
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"{study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
+        f"up to {study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
     )
     notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""

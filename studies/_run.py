@@ -318,8 +318,9 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
         if search.remaining():
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
-            panel.begin("search", study.trials * len(study.arms))
+            panel.begin("search", sum(map(store.planned, study.arms)))
             _exhaust(search, lambda: Search(ledger), devices, check)
+            _tell_exhausted(store, panel)
         best = winners(store)
         confirm = Confirm(ledger, best.records)
         if confirm.remaining():
@@ -330,6 +331,14 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
+
+
+def _tell_exhausted(store: Store, panel: Panel) -> None:
+    """Arms that had fewer trials than asked for."""
+    for arm in store.study.arms:
+        if len(store.of("search", arm)) < store.study.trials:
+            points = store.study.arms[arm].space.size()
+            panel.say(f"{arm}: search space exhausted: {points} of {points} points evaluated")
 
 
 def _exhaust(stage: "Stage", reopen: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:

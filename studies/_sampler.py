@@ -1,4 +1,4 @@
-"""Optuna's TPE, made so that a search that was broken off goes on as an unbroken one would."""
+"""Optuna's samplers, made so that a search that was broken off goes on as an unbroken one would."""
 
 import warnings
 from collections.abc import Callable
@@ -7,24 +7,38 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler, BruteForceSampler, TPESampler
 from optuna.trial import FrozenTrial
 
 from hylorada._seeding import derive_seed
 
+_SCARCE = 4  # points for each trial: TPE would soon come back to points that it has seen
 
-def make_sampler(seed: int, arm: str, number: int, *, trials: int) -> BaseSampler:
-    """The sampler of one proposal: its random streams depend on the study's seed, the arm and the trial's number."""
+
+def make_sampler(seed: int, arm: str, number: int, *, trials: int, points: int | None) -> BaseSampler:
+    """The sampler of one proposal: its random streams depend on the study's seed, the arm and the trial's number.
+
+    Args:
+        seed: of the study.
+        arm: whose trial it is.
+        number: of the trial.
+        trials: that the arm is to have.
+        points: different ones in the space, or None. Where they are scarce each is drawn once, at random; else TPE.
+    """
 
     def make(parameter: str) -> BaseSampler:
+        stream = derive_seed(seed, "sampler", arm, number, parameter) % 2**32
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # `group`, the one way to conditional parameters
+            # of the brute force, and of `group`, the one way to conditional parameters
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            if points is not None and points <= _SCARCE * trials:
+                return BruteForceSampler(seed=stream)
             return TPESampler(
                 n_startup_trials=max(4, min(10, trials // 3)),
                 multivariate=True,
                 group=True,
                 constant_liar=True,
-                seed=derive_seed(seed, "sampler", arm, number, parameter) % 2**32,
+                seed=stream,
             )
 
     return _ByParameter(make)

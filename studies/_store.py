@@ -84,6 +84,16 @@ def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Reco
     return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
 
 
+def planned_trials(study: Study, records: Mapping[str, Record], arm: str) -> int:
+    """How many trials an arm's search has in the end: as asked, or fewer where its space has fewer points."""
+    searched = records_of(records, "search", arm)
+    planned = max(study.trials, len(searched))
+    if (points := study.arms[arm].space.size()) is None:
+        return planned
+    tried = {json.dumps(r.params, sort_keys=True) for r in searched}
+    return min(planned, len(searched) + points - len(tried))
+
+
 def best_record(records: Mapping[str, Record], arm: str) -> Record | None:
     """The arm's complete trial of lowest finite validation NLL."""
     done = [r for r in records_of(records, "search", arm) if r.state == "complete" and _is_finite(r.nll)]
@@ -143,6 +153,10 @@ class Store:
     def of(self, stage: str, arm: str) -> list[Record]:
         """The records of one stage and arm, by number."""
         return records_of(self.records, stage, arm)
+
+    def planned(self, arm: str) -> int:
+        """How many trials the arm's search has in the end."""
+        return planned_trials(self.study, self.records, arm)
 
     def propose(self, arm: str) -> Record:
         """Ask the arm's Optuna study for its next trial and write it down."""
@@ -247,7 +261,8 @@ class Store:
         return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
 
     def _sampler(self, arm: str, number: int) -> BaseSampler:
-        return make_sampler(self.study.seed, arm, number, trials=self.study.trials)
+        study = self.study
+        return make_sampler(study.seed, arm, number, trials=study.trials, points=study.arms[arm].space.size())
 
     def _sampled(self, arm: str, trial: optuna.Trial) -> Record:
         params = self.study.arms[arm].space.sample(trial)

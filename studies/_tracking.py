@@ -14,8 +14,12 @@ import requests  # MLflow's own client library
 from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from sqlalchemy import make_url  # MLflow's own database library
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from urllib3.exceptions import LocationParseError  # below requests
 
 from ._experiment import open_runs, passes, reason_of
+from ._paths import path_problem
 from ._runs import close_abandoned
 from ._store import Record
 
@@ -36,8 +40,10 @@ def check_tracking(uri: str) -> list[str]:
         return _check_server(uri)
     if uri.startswith("sqlite:"):
         return _check_sqlite(uri)
-    if uri.startswith(("postgresql", "mysql", "mssql", "databricks")):
+    if uri.startswith("databricks"):
         return []
+    if uri.startswith(("postgresql", "mysql", "mssql")):
+        return _check_database(uri)
     if "://" in uri and not uri.startswith("file:"):
         return [f"tracking_uri {uri!r} is of no known kind; use sqlite:///PATH or a server, http://HOST:PORT"]
     return [
@@ -46,10 +52,23 @@ def check_tracking(uri: str) -> list[str]:
     ]
 
 
+def _check_database(uri: str) -> list[str]:
+    """Whether it can be read as an address and its driver is there; whether it answers shows when it is opened."""
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except (NoSuchModuleError, ImportError) as error:
+        return [f"tracking_uri {uri!r} needs a driver that is not installed: {error}"]
+    except ArgumentError:
+        return [f"tracking_uri {uri!r} is no address of a database; write it like postgresql://USER@HOST:PORT/DATABASE"]
+    return []
+
+
 def _check_sqlite(uri: str) -> list[str]:
     if not uri.startswith("sqlite:///") or uri == "sqlite:///":
         return [f"tracking_uri {uri!r} names no file; use sqlite:///PATH"]
     path = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if problem := path_problem(path):
+        return [f"tracking_uri {uri!r} can't be used: {problem}"]
     if path.is_dir():
         return [f"tracking_uri {uri!r}: {path} is a folder; name a file in it"]
     if path.is_file() and path.stat().st_size and not _is_sqlite(path):
@@ -79,7 +98,7 @@ def unwritable(folder: Path) -> str | None:
 def _check_server(uri: str) -> list[str]:
     try:
         answer = requests.get(f"{uri.rstrip('/')}/health", timeout=5)
-    except requests.RequestException as error:
+    except (requests.RequestException, LocationParseError) as error:  # requests lets the second through
         return [f"tracking_uri {uri!r} can't be reached: {type(error).__name__}; is `mlflow server` running there?"]
     return [] if answer.ok else [f"tracking_uri {uri!r} answers {answer.status_code} at /health"]
 

@@ -11,7 +11,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from ._faults import SeatLost, StudyStopped, Superseded
+from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded
 from ._job import Report
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
@@ -53,7 +53,7 @@ class Trial(tune.Trainable):
             except ray.exceptions.ActorUnavailableError:
                 time.sleep(1)  # out of reach for a moment; taking it for dead would make a second host
                 self._token = ""
-            except ray.exceptions.RayActorError as error:
+            except (ray.exceptions.RayActorError, DeviceLost) as error:
                 self._lost, self._token, deaths = self._host_id, "", deaths + 1
                 if deaths == HOST_TRIES:
                     return {"stopped": host_died(error), "done": True}
@@ -103,7 +103,7 @@ class Trial(tune.Trainable):
 
 def host_died(error: Exception) -> str:
     """Why a study stops whose host dies again and again."""
-    why = str(error).strip().splitlines()
+    why = str(error.cause if isinstance(error, RayTaskError) else error).strip().splitlines()
     return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
 
 

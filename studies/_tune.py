@@ -17,7 +17,7 @@ from ray.tune.search import Searcher
 
 from hylorada import InputError
 
-from ._faults import StudyStopped
+from ._faults import DeviceLost, StudyStopped
 from ._host import start_registry
 from ._job import Job, Report
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
@@ -208,7 +208,7 @@ class Cluster:
             try:
                 host, number = ray.get(self._registry.host.remote(node, "0" if self._kind == "GPU" else "", lost))
                 return ray.get(getattr(host, method).remote(*arguments))
-            except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+            except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError, DeviceLost) as error:
                 lost, cause = number, error
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
 

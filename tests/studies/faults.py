@@ -9,11 +9,9 @@ import math
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,11 +21,10 @@ from typing import Any
 
 import optuna
 from mlflow import MlflowClient
-from study_runs import SMALL, Done, read_trials, run_cli, start_cli
+from study_runs import SMALL, Command, Done, read_trials, run_cli
 
 VICTIMS = ("driver", "machine", "host", "trial")
 NAME = "broken"
-_MARK = "HYLORADA_TEST_STUDY"  # in the environment of every process of a study
 _TITLES = {"host": "ray::Host", "trial": "ray::Trial"}
 _PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not what
 
@@ -70,12 +67,11 @@ class Broken:
 
     def break_off(self, victim: str) -> bool:
         """Start it and kill the driver, or all of its processes, at some moment; False if it ended before that."""
-        with _Marked() as mark:
-            process = start_cli(*self.command())
+        process = Command(*self.command())
         self._wait(process)
         if process.poll() is None:
             self.kills.append((victim, self.steps()))
-            for pid in [process.pid] if victim == "driver" else [process.pid, *_pids(mark, "")]:
+            for pid in [process.pid] if victim == "driver" else process.pids():
                 _kill(pid)
         _, err = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), err
@@ -83,8 +79,7 @@ class Broken:
 
     def wound(self, victims: Sequence[str], kills: int) -> int:
         """Run it to its end while hosts or trial processes are killed; how many were."""
-        with _Marked() as mark:
-            process = start_cli(*self.command())
+        process = Command(*self.command())
         before, known, idle = len(self.kills), -1, 0
         while process.poll() is None and len(self.kills) - before < kills:
             time.sleep(self.chance.uniform(0.5, 3.0))
@@ -93,7 +88,7 @@ class Broken:
                 continue
             known = self.steps()
             victim = self.chance.choice(list(victims))
-            pids = _pids(mark, _TITLES[victim])
+            pids = process.pids(_TITLES[victim])
             if pids and process.poll() is None:
                 self.kills.append((victim, self.steps()))
                 _kill(self.chance.choice(pids))
@@ -105,7 +100,7 @@ class Broken:
         """Reports on disk."""
         return sum(p.read_bytes().count(b"\n") for p in self.folder.glob("trials/*/reports.jsonl"))
 
-    def _wait(self, process: subprocess.Popen[str]) -> None:
+    def _wait(self, process: Command) -> None:
         """Until some moment: of the start, or after the first new report."""
         began, known = time.monotonic(), self.steps()
         start_up = self.chance.uniform(0, 8) if self.chance.random() < 0.2 else None
@@ -116,29 +111,6 @@ class Broken:
                 time.sleep(self.chance.uniform(0, 2.5))
                 return
             time.sleep(0.02)
-
-
-class _Marked:
-    """Within it processes are started with a mark in their environment, which their children inherit."""
-
-    def __enter__(self) -> str:
-        os.environ[_MARK] = uuid.uuid4().hex
-        return os.environ[_MARK]
-
-    def __exit__(self, *_: object) -> None:
-        del os.environ[_MARK]
-
-
-def _pids(mark: str, title: str) -> list[int]:
-    """Live processes of a study whose title begins so."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                if command.startswith(title) and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-    return found
 
 
 def _kill(pid: int) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from study_runs import start_cli
+from study_runs import Command
 
 _ARMS = 3
 _SAMPLES = 20
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _soak(model: str, trials: int, storage: Path) -> Iterator[Sample]:
-    process = start_cli(
+    process = Command(
         "run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", "--name=soak", *_options(trials)
     )
     folder = storage / "studies" / "soak" / "trials"
@@ -72,7 +72,7 @@ def _soak(model: str, trials: int, storage: Path) -> Iterator[Sample]:
         if ended >= due:
             began = began or time.monotonic()
             due = ended + trials // _SAMPLES
-            yield _sample(process.pid, ended, time.monotonic() - began)
+            yield _sample(process, ended, time.monotonic() - began)
         if ended >= trials - 4:
             break
     with suppress(ProcessLookupError):
@@ -97,27 +97,10 @@ def _options(trials: int) -> Sequence[str]:
     )
 
 
-def _sample(driver: int, ended: int, at: float) -> Sample:
-    family = _descendants(driver)
-    hosts = [pid for pid in family if _title(pid).startswith("ray::Host")]
+def _sample(process: Command, ended: int, at: float) -> Sample:
+    driver, hosts = process.pid, process.pids("ray::Host")
     handles = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in [driver, *hosts])
-    return Sample(ended, at, _unshared(driver), sum(map(_unshared, hosts)), handles, 1 + len(family))
-
-
-def _descendants(pid: int) -> list[int]:
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [child for child, parent in parents.items() if parent == pid]
-    return found + [below for child in found for below in _descendants(child)]
-
-
-def _title(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    return ""
+    return Sample(ended, at, _unshared(driver), sum(map(_unshared, hosts)), handles, len(process.pids()))
 
 
 def _unshared(pid: int) -> float:

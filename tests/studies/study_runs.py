@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_MARK = "HYLORADA_TEST_STUDY"  # in the environment of every process of a command
 SMALL = (
     "--block-size=32",
     "--trials=4",
@@ -36,18 +39,37 @@ class Done:
     seconds: float
 
 
-def start_cli(*arguments: str) -> subprocess.Popen[str]:
-    """A command as a user would start it, in a process group of its own."""
-    command = [sys.executable, "-m", "studies._cli", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=Path.cwd()
-    )
+class Command(subprocess.Popen[str]):
+    """A command as a user would start it, in a process group of its own; its processes can be told from all others."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._mark = uuid.uuid4().hex
+        super().__init__(
+            [sys.executable, "-m", "studies._cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, _MARK: self._mark},
+        )
+
+    def pids(self, title: str = "") -> list[int]:
+        """Its processes, whatever group they are in, whose title begins so; itself among them while it lives."""
+        mark = f"{_MARK}={self._mark}".encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):
+                    command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                    if command.startswith(title) and mark in (folder / "environ").read_bytes():
+                        found.append(int(folder.name))
+        return found
 
 
 def run_cli(*arguments: str, timeout: float = 240) -> Done:
     """Run a command to its end; what outlives the time limit is killed with all its children."""
     began = time.monotonic()
-    process = start_cli(*arguments)
+    process = Command(*arguments)
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cluster_nodes import Nodes, can_hide
 from faults import assert_same, outcome
-from study_runs import SMALL, Done, read_trials, run_cli, start_cli, wait_until
+from study_runs import SMALL, Command, Done, read_trials, run_cli, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -95,7 +95,7 @@ def test_nodes_join_and_die_in_mid_study(
         monkeypatch.setenv(name, value)
     stays = nodes.add("stays")
     wide = [*place, f"--storage={tmp_path / 'wide'}", f"--address={nodes.address}", *WIDE]
-    process = start_cli("run", "learnable_bucketing", *wide)
+    process = Command("run", "learnable_bucketing", *wide)
     wait_until(lambda: reports(tmp_path / "wide") or process.poll() is not None)
     for pid in stays.hosts():  # or it would be done before the other node is there
         os.kill(pid, signal.SIGSTOP)
@@ -123,7 +123,7 @@ def test_node_that_joins_with_other_packages_stops_the_study(
         monkeypatch.setenv(name, value)
     stays = nodes.add("stays")
     wide = [f"--model={toy_model}", "--name=wide", f"--storage={tmp_path}", f"--address={nodes.address}", *WIDE]
-    process = start_cli("run", "learnable_bucketing", *wide)
+    process = Command("run", "learnable_bucketing", *wide)
     wait_until(lambda: reports(tmp_path) or process.poll() is not None)
     for pid in stays.hosts():
         os.kill(pid, signal.SIGSTOP)

@@ -171,9 +171,8 @@ def test_a_thousand_options(arguments: list[str]) -> None:
     _check_run(*arguments)
 
 
-@pytest.mark.xfail(reason="check_tracking lets an OSError and urllib3's LocationParseError through", strict=False)
-@pytest.mark.parametrize("uri", ["sqlite:///" + "x" * 300, "http://" + "x" * 300])
-def test_tracking_addresses_that_are_too_long(uri: str) -> None:
+@pytest.mark.parametrize("uri", ["sqlite:///" + "x" * 300, "http://" + "x" * 300, "sqlite:///\udcff", "mysql"])
+def test_tracking_addresses_that_nothing_can_be_at(uri: str) -> None:
     _check_run(f"--tracking-uri={uri}")
 
 

@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow_records import STATUS
 from mlflow_server import Server
-from study_runs import SMALL, read_trials, run_cli, start_cli, wait_until
+from study_runs import SMALL, Command, read_trials, run_cli, wait_until
 
 from studies._store import read_record
 
@@ -46,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def _start(model: str, storage: Path, uri: str) -> subprocess.Popen[str]:
     """A study, once three of its trials have reported."""
-    process = start_cli(*_command(model, storage, uri))
+    process = Command(*_command(model, storage, uri))
     reports = storage / "studies" / "learnable_bucketing" / "trials"
     wait_until(lambda: len(list(reports.glob("*/reports.jsonl"))) >= 3 or process.poll() is not None, 200)
     return process

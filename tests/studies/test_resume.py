@@ -1,7 +1,9 @@
 """A study that is stopped by Ctrl-C and started again with the same command; for what is killed see test_faults.py."""
 
 import os
+import shlex
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import optuna
 import pytest
 from mlflow import MlflowClient
-from study_runs import SMALL, read_trials, run_cli, start_cli, wait_until
+from study_runs import SMALL, Command, read_trials, run_cli, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,20 +50,29 @@ def check_whole(storage: Path) -> None:
         assert len(steps) == len(set(steps))
 
 
+def interrupt(process: Command, folder: Path, trials: int, times: int = 1) -> str:
+    """Press Ctrl-C once so many trials have ended; what it says. No process of it stays."""
+    wait_until(lambda: len(ended(folder)) >= trials or process.poll() is not None, 300)
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    wait_until(lambda: not process.pids(), 30)
+    return err
+
+
 def test_run_interrupted_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "learnable_bucketing"
-    process = start_cli(*command(toy_model, tmp_path))
-    wait_until(lambda: len(ended(folder)) >= 2 or process.poll() is not None, 300)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert f"hylorada {' '.join(command(toy_model, tmp_path))}".replace("[4, 8]", "") in err.replace(
-        "[4, 8]", ""
-    ).replace("'", "")
+    line = command(toy_model, tmp_path)
+    err = interrupt(Command(*line), folder, 2)
+    assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("To go on: ")[2]
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("learnable_bucketing")
     assert experiment is not None
     assert "RUNNING" not in {r.info.status for r in client.search_runs([experiment.experiment_id], max_results=1000)}
-    again = run_cli(*command(toy_model, tmp_path), timeout=400)
+    interrupt(Command(*line), folder, 4, times=3)  # by someone who does not wait
+    again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
     check_whole(tmp_path)

@@ -212,6 +212,50 @@ def test_best_ignores_pruned_failed_diverged_and_nan(open_store: Open) -> None:
 # --- crashes ---------------------------------------------------------------------------------------------------------
 
 
+_FEW: dict[str, Any] = {
+    "arms": {
+        ARM: {
+            "space": {
+                "learning_rate": {"low": 1e-3, "high": 1e-3},
+                "num_buckets": {"choice": [8, 16]},
+                "boundary_init": {"choice": ["log", "fixed"]},
+                "boundary_warmup": {"choice": [0.1, 0.2, 0.4], "when": {"boundary_init": "fixed"}},
+            },
+        },
+        "fixed": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
+    },
+}
+
+
+def _point(record: Record) -> tuple[Any, ...]:
+    return tuple(record.params.get(n) for n in ("num_buckets", "boundary_init", "boundary_warmup"))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_small_space_is_drawn_without_repeats(open_store: Open, ends: bool) -> None:
+    """With results in between, and as one batch before any; opened again after each third proposal."""
+    store = open_store(trials=16, **_FEW)
+    drawn: list[tuple[Any, ...]] = []
+    while len(drawn) < store.planned(ARM):
+        record = store.propose(ARM)
+        if ends:
+            _run(store, record)
+        drawn.append(_point(record))
+        if len(drawn) % 3 == 0:
+            store = open_store(trials=16, **_FEW)
+    warmups = [("log", None), *(("fixed", w) for w in (0.1, 0.2, 0.4))]
+    assert sorted(drawn, key=str) == sorted(((n, *w) for n in (8, 16) for w in warmups), key=str)
+    assert store.planned("fixed") == 16
+
+
+def test_small_space_is_searched_in_another_order_by_another_seed(open_store: Open) -> None:
+    def order(folder: str, seed: int) -> list[tuple[Any, ...]]:
+        store = open_store(folder, trials=8, seed=seed, **_FEW)
+        return [_point(store.propose(ARM)) for _ in range(8)]
+
+    assert order("a", 1) == order("b", 1) != order("c", 2)
+
+
 def _search(store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 7) -> list[Any]:
     """Trials one after the other, always one of them under way; halfway a crash may come."""
     while len(store.of("search", ARM)) < upto:

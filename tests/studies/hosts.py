@@ -1,0 +1,123 @@
+"""Run trials on a real host whose engine fails as told, and print how each ended: ``python hosts.py KIND FOLDER``."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from studies._environment import make_private, prepare_environment, short_folder
+from studies._faults import StudyStopped
+from studies._job import Job, Report
+
+STEPS = 12
+REPORTS = (4, 8, 12)
+NAMES = ("a", "bad", "c")
+
+
+class Failing:
+    """An engine that counts; its passes fail at step 6 of the trial ``bad``, its device at step 10 of ``c``.
+
+    Args:
+        kind: ``once`` loses the device in one process, ``always`` in each.
+        folder: where steps outlive the process: one file a trial, written at its reports.
+        device: unused.
+        blocks: unused.
+    """
+
+    on_gpu = False
+
+    def __init__(self, kind: str, folder: str, device: str, blocks: object) -> None:
+        self._kind, self._folder = kind, Path(folder)
+        self._steps: dict[str, int] = {}
+        self._lost = False
+
+    def build(self, job: Job) -> Job:
+        return job
+
+    def attach(self, job: Job) -> None:
+        path = self._folder / job.name
+        self._steps[job.name] = int(path.read_text()) if path.exists() else 0
+
+    def detach(self, name: str) -> None:
+        self._steps.pop(name, None)
+
+    def stored_report(self, name: str, after: int) -> Report | None:
+        return None
+
+    def advance(self, names: Sequence[str]) -> dict[str, Report | None]:
+        steps = {name: self._steps[name] for name in names}
+        if steps.get("c") == 9:
+            self._lose_device()
+        if self._lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nsee the manual")
+        if steps.get("bad") == 5:
+            raise ValueError("no such shape")
+        return {name: self._step(name) for name in names}
+
+    def _lose_device(self) -> None:
+        mark = self._folder / "lost"
+        self._lost = self._lost or self._kind == "always" or not mark.exists()
+        mark.touch()
+
+    def _step(self, name: str) -> Report | None:
+        self._steps[name] += 1
+        step = self._steps[name]
+        if step not in REPORTS:
+            return None
+        (self._folder / name).write_text(str(step))
+        return Report(step=step, metrics={}, done=step == STEPS)
+
+
+class Trials:
+    """Three trials; keeps what is told of each."""
+
+    def __init__(self) -> None:
+        self._left = list(NAMES)
+        self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
+
+    def remaining(self) -> int:
+        return len(self._left)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        if not self._left:
+            return None
+        name = self._left.pop(0)
+        return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""), 0
+
+    def on_report(self, name: str, report: Report) -> bool:
+        self.told[name].append(report.step)
+        return False
+
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        self.told[name].append(reason)
+
+    def on_restart(self, name: str) -> None:
+        self.told[name].append("restarted")
+
+
+def main() -> None:
+    kind, folder = sys.argv[1:]
+    here = Path(__file__).resolve()
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(here.parent), str(here.parents[2])))  # of Ray's workers
+    prepare_environment()
+    workspace = short_folder()
+    make_private(workspace)
+    from studies._tune import Cluster  # imports Ray, which reads the environment
+
+    engine = {"engine": "hosts:Failing", "kind": kind, "folder": folder}
+    cluster = Cluster(address=None, seats=3, batch_size=1, engine=engine, blocks={}, workspace=workspace)
+    trials = Trials()
+    stopped = None
+    try:
+        cluster.run(trials)
+    except StudyStopped as error:
+        stopped = str(error)
+    finally:
+        cluster.close()
+    print(json.dumps({"told": trials.told, "stopped": stopped}))
+
+
+if __name__ == "__main__":
+    main()

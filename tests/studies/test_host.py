@@ -1,0 +1,41 @@
+"""What a host does when a pass fails as a whole or its device is lost: real Ray, with an engine that fails as told."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import REPORTS
+
+from studies._faults import is_device_error
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def _run(kind: str, folder: Path) -> dict[str, Any]:
+    script = Path(__file__).with_name("hosts.py")
+    done = subprocess.run([sys.executable, script, kind, folder], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_trial_that_breaks_its_pack_fails_alone_and_a_lost_device_costs_no_trial(tmp_path: Path) -> None:
+    found = _run("once", tmp_path)
+    whole = list(REPORTS)
+    assert found == {"told": {"a": whole, "bad": [4, "ValueError: no such shape"], "c": whole}, "stopped": None}
+    assert (tmp_path / "lost").exists()
+
+
+def test_device_that_is_lost_again_and_again_stops_the_study_with_its_words(tmp_path: Path) -> None:
+    assert _run("always", tmp_path)["stopped"] == (
+        "the process that trains on a device died 4 times in a row without a report: CUDA error: an illegal memory "
+        "access was encountered"
+    )
+
+
+def test_lack_of_memory_is_no_device_error() -> None:
+    assert not is_device_error(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert is_device_error(RuntimeError("CUDA error: device-side assert triggered"))
