@@ -466,7 +466,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     if not (folder / "results.json").exists() or any(r.state == "running" for r in records.values()):
         _close_abandoned(args, folder)
     if args.json:
-        fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "params")
+        fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
         print(json.dumps([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1))
         return 0
     out = _stdout()
@@ -475,6 +475,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.stage == stage and r.state != "running" for r in records.values())
         print(f"{stage}: {ended} of {wanted} ended")
+    if lost := [r.restarts for r in records.values() if r.restarts]:
+        print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0
 
 

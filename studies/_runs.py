@@ -19,6 +19,7 @@ from ._store import Record
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 _STUDY, _STATE, _REASON = "hylorada.study", "hylorada.state", "hylorada.reason"
+_RESTARTS = "hylorada.restarts"
 _HASH, _CLOSED_BY = "config_hash", "closed_by"
 _SECONDS = "time/trial_seconds"
 _BATCH = 500  # metrics that MLflow takes at once, with room to spare
@@ -177,6 +178,8 @@ class StudyRuns:
             self._log_boundaries(child.id, record.reports)
         if record.reason:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
+        if record.restarts:
+            self.client.set_tag(child.id, _RESTARTS, str(record.restarts))
         status = _STATUS[record.state]
         last = record.reports[-1].time if record.reports else 0
         self.client.set_terminated(child.id, status=status, end_time=last or None)

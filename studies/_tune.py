@@ -62,21 +62,27 @@ class _Proposer(_Local, Searcher):
     def __init__(self, source: Source, registry: str, judge: "_Judge", slots: Callable[[], int]) -> None:
         super().__init__()
         self._source, self._registry, self._judge, self._slots = source, registry, judge, slots
-        self._live: set[str] = set()
+        self._live: dict[str, tuple[Job, int]] = {}
+        self._again: list[tuple[Job, int]] = []
 
     def suggest(self, trial_id: str) -> Any:
         if self._judge.fault is None and len(self._live) >= self._slots():
             return None  # Tune's own limit is fixed at the start, and nodes come and go
-        given = self._judge.keeping_faults(self._source.next_job)  # None as well when a fault has come up
-        if given is None:
+        given = self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
+        if given is None or self._judge.fault is not None:
             return Searcher.FINISHED
-        self._live.add(trial_id)
-        job, seen = given
+        self._live[trial_id] = job, seen = given
         return {"job": job.to_dict(), "seen": seen, "registry": self._registry}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Its place is free; the judge has heard of the end."""
-        self._live.discard(trial_id)
+        """Its place is free; the judge has heard of the end.
+
+        Tune gives a trial up whose process is gone before it has started there, as one that waits to be used again may
+        be: it comes again, before all that come after it.
+        """
+        given = self._live.pop(trial_id, None)
+        if error and given is not None:
+            self._again.append(given)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study folder is the truth."""

@@ -1,11 +1,17 @@
-"""Run trials on a real host whose engine fails as told, and print how each ended: ``python hosts.py KIND FOLDER``."""
+"""Run trials on a real host whose engine fails as told, and print how each ended.
+
+``python hosts.py KIND FOLDER SEATS kill|spare``: ``kill`` ends every trial process when a trial ends.
+"""
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from study_runs import mark_children, marked
 
 from studies._environment import make_private, prepare_environment, short_folder
 from studies._faults import StudyStopped
@@ -13,14 +19,14 @@ from studies._job import Job, Report
 
 STEPS = 12
 REPORTS = (4, 8, 12)
-NAMES = ("a", "bad", "c")
+NAMES = ("a", "b", "c")
 
 
 class Failing:
-    """An engine that counts; its passes fail at step 6 of the trial ``bad``, its device at step 10 of ``c``.
+    """An engine that counts; its passes fail at step 6 of the trial ``b``, its device at step 10 of ``c``.
 
     Args:
-        kind: ``once`` loses the device in one process, ``always`` in each.
+        kind: ``once`` loses the device in one process, ``always`` in each; ``never`` fails nowhere.
         folder: where steps outlive the process: one file a trial, written at its reports.
         device: unused.
         blocks: unused.
@@ -48,11 +54,11 @@ class Failing:
 
     def advance(self, names: Sequence[str]) -> dict[str, Report | None]:
         steps = {name: self._steps[name] for name in names}
-        if steps.get("c") == 9:
+        if steps.get("c") == 9 and self._kind != "never":
             self._lose_device()
         if self._lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered\nsee the manual")
-        if steps.get("bad") == 5:
+        if steps.get("b") == 5 and self._kind != "never":
             raise ValueError("no such shape")
         return {name: self._step(name) for name in names}
 
@@ -71,10 +77,15 @@ class Failing:
 
 
 class Trials:
-    """Three trials; keeps what is told of each."""
+    """Three trials; keeps what is told of each.
 
-    def __init__(self) -> None:
-        self._left = list(NAMES)
+    Args:
+        at_end: called when a trial ends; its process then waits to be used by another.
+    """
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._left, self._at_end = list(NAMES), at_end
+        self.ended: list[str] = []
         self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
 
     def remaining(self) -> int:
@@ -88,6 +99,9 @@ class Trials:
 
     def on_report(self, name: str, report: Report) -> bool:
         self.told[name].append(report.step)
+        if report.done:
+            self.ended.append(name)
+            self._at_end()
         return False
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
@@ -98,7 +112,8 @@ class Trials:
 
 
 def main() -> None:
-    kind, folder = sys.argv[1:]
+    kind, folder, seats, kill = sys.argv[1:]
+    mark = mark_children()
     here = Path(__file__).resolve()
     os.environ["PYTHONPATH"] = os.pathsep.join((str(here.parent), str(here.parents[2])))  # of Ray's workers
     prepare_environment()
@@ -107,16 +122,22 @@ def main() -> None:
     from studies._tune import Cluster  # imports Ray, which reads the environment
 
     engine = {"engine": "hosts:Failing", "kind": kind, "folder": folder}
-    cluster = Cluster(address=None, seats=3, batch_size=1, engine=engine, blocks={}, workspace=workspace)
-    trials = Trials()
+    cluster = Cluster(address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace)
+
+    def kill_trials() -> None:
+        for pid in marked(mark, "ray::Trial") if kill == "kill" else []:
+            os.kill(pid, signal.SIGKILL)
+
+    trials = Trials(kill_trials)
     stopped = None
     try:
-        cluster.run(trials)
+        while trials.remaining():
+            cluster.run(trials)
     except StudyStopped as error:
         stopped = str(error)
     finally:
         cluster.close()
-    print(json.dumps({"told": trials.told, "stopped": stopped}))
+    print(json.dumps({"told": trials.told, "ended": trials.ended, "stopped": stopped}))
 
 
 if __name__ == "__main__":

@@ -55,15 +55,25 @@ class Command(subprocess.Popen[str]):
 
     def pids(self, title: str = "") -> list[int]:
         """Its processes, whatever group they are in, whose title begins so; itself among them while it lives."""
-        mark = f"{_MARK}={self._mark}".encode()
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with suppress(OSError):
-                    command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                    if command.startswith(title) and mark in (folder / "environ").read_bytes():
-                        found.append(int(folder.name))
-        return found
+        return marked(self._mark, title)
+
+
+def mark_children() -> str:
+    """Mark all that this process starts from now on; what :func:`marked` knows them by."""
+    os.environ[_MARK] = uuid.uuid4().hex
+    return os.environ[_MARK]
+
+
+def marked(mark: str, title: str) -> list[int]:
+    """Processes with this mark whose title begins so."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                if command.startswith(title) and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+    return found
 
 
 def run_cli(*arguments: str, timeout: float = 240) -> Done:

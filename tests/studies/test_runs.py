@@ -88,10 +88,11 @@ def test_close_sets_status_reason_and_boundaries(store: Mlflow, tmp_path: Path, 
     runs = store.runs(f"close {state}")
     record = make_record(reports=[make_report(2), make_report(4)])
     runs.bring(record)
-    record.state, record.reason = state, "weil"
+    record.state, record.reason, record.restarts = state, "weil", 2
     runs.bring(record)
     run = store.children(runs)[record.name]
     assert run.info.status == status
+    assert run.data.tags["hylorada.restarts"] == "2"
     assert (run.info.start_time, run.info.end_time) == (1_700_000_001_500, 1_700_000_004_000)  # half a second into it
     assert (run.data.tags["hylorada.state"], run.data.tags["hylorada.reason"]) == (state, "weil")
     path = store.client.download_artifacts(run.info.run_id, "boundaries.npz", str(tmp_path))
