@@ -1,7 +1,9 @@
 """What passes between the driver, a trial and the host: plain values only, so that a trial process needs no torch."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 # in a trial's folder
@@ -80,3 +82,21 @@ class Report:
     def from_dict(cls, values: Mapping[str, Any]) -> "Report":
         tuples = {k: tuple(values[k]) for k in ("boundaries", "start_boundaries")}
         return cls(**{**values, **tuples})
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        return cls.from_dict(json.loads(text, object_pairs_hook=_with_shared_keys))
+
+    def sharing(self, before: "Report") -> "Report":
+        """The same, with what is as in an earlier report held once: the driver keeps thousands."""
+        same = {
+            f: getattr(before, f) for f in ("applied", "start_boundaries") if getattr(before, f) == getattr(self, f)
+        }
+        return replace(self, **same)
+
+
+def _with_shared_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {sys.intern(key): value for key, value in pairs}

@@ -178,8 +178,8 @@ class Store:
         record = self.records[name]
         if report.step <= record.step:
             return False
-        append_line(self.trial_folder(name) / "reports.jsonl", json.dumps(report.to_dict()))
-        record.reports.append(report)
+        append_line(self.trial_folder(name) / "reports.jsonl", report.to_json())
+        record.reports.append(report.sharing(record.reports[-1]) if record.reports else report)
         self._report_to_optuna(record, report)
         return True
 
@@ -340,7 +340,7 @@ def _is_finite(nll: float | None) -> bool:
 def read_record(path: Path) -> Record:
     """A record from its ``trial.json`` and the ``reports.jsonl`` beside it."""
     lines = path.with_name("reports.jsonl")
-    found = [Report.from_dict(json.loads(line)) for line in read_lines(lines)] if lines.exists() else []
+    found = [Report.from_json(line) for line in read_lines(lines)] if lines.exists() else []
     return Record(**json.loads(path.read_text()), reports=found)
 
 

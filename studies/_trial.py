@@ -34,7 +34,7 @@ class Trial(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self._job: dict[str, Any] = config["job"]
+        self._job: dict[str, Any] = json.loads(config["job"])
         self._seen: int = config["seen"]  # the last step that the driver knows
         self._token = ""
         self._host: Any = None
@@ -67,7 +67,7 @@ class Trial(tune.Trainable):
                 return {"failed": _described(error), "done": True}
             else:
                 self._seen = report.step
-                return {"report": json.dumps(report.to_dict()), "done": report.done}  # as text: Tune flattens results
+                return {"report": report.to_json(), "done": report.done}  # as text: Tune flattens results
 
     def _next_report(self) -> Report:
         if not self._token:

@@ -72,7 +72,8 @@ class _Proposer(_Local, Searcher):
         if given is None or self._judge.fault is not None:
             return Searcher.FINISHED
         self._live[trial_id] = job, seen = given
-        return {"job": job.to_dict(), "seen": seen, "registry": self._registry}
+        # the job as text: Tune flattens and copies what it is given, and keeps all of it
+        return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, "registry": self._registry}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Its place is free; the judge has heard of the end.
@@ -106,16 +107,20 @@ class _Judge(_Local, FIFOScheduler):
         self.fault: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        stops = self.keeping_faults(self._take, trial.config["job"]["name"], result)
+        stops = self.keeping_faults(self._take, _trial_name(trial), result)
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done."""
-        self.keeping_faults(self._take, trial.config["job"]["name"], result)
+        """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done.
+
+        Its statistics of every metric of every trial, which nobody reads, would make the driver grow.
+        """
+        self.keeping_faults(self._take, _trial_name(trial), result)
+        trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise."""
-        self.keeping_faults(self._take_death, trial.config["job"]["name"], trial.error_file)
+        self.keeping_faults(self._take_death, _trial_name(trial), trial.error_file)
 
     def keeping_faults(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's answer; None once anything has come up."""
@@ -134,7 +139,7 @@ class _Judge(_Local, FIFOScheduler):
             self._source.on_failure(name, **json.loads(failed))
             return False
         del self._deaths[name]
-        return self._source.on_report(name, Report.from_dict(json.loads(result["report"])))
+        return self._source.on_report(name, Report.from_json(result["report"]))
 
     def _take_death(self, name: str, log: str | None) -> None:
         self._deaths[name] += 1
@@ -351,7 +356,7 @@ class Slots:
 
 
 def _trial_name(trial: Any) -> str:
-    return str(trial.config["job"]["name"])
+    return str(trial.config["name"])
 
 
 def share(whole: float, parts: int) -> float:

@@ -1,11 +1,16 @@
-"""A base that trains in milliseconds, and one whole study that many tests look at."""
+"""A base that trains in milliseconds, one whole study that many tests look at, and one MLflow store a file."""
 
+from collections.abc import Iterator
+
+import mlflow
 import pytest
 import torch
+from mlflow_records import Mlflow
 from study_runs import SMALL, FinishedStudy, run_cli
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hylorada._bases import load_tokenizer
+from studies._tracking import default_uri
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +41,19 @@ def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> Finish
     done = run_cli("run", "learnable_bucketing", "--name=été 1", f"--model={toy_model}", f"--storage={storage}", *SMALL)
     assert done.code == 0, done.err
     return FinishedStudy(storage, "été 1", done)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
+    """MLflow in a SQLite file, in a folder with a space and an accent."""
+    folder = tmp_path_factory.mktemp("ml flow é")
+    opened = Mlflow(default_uri(folder), folder / "artifacts")
+    yield opened
+    opened.client._tracking_client.store.engine.dispose()
+    assert mlflow.active_run() is None
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What a tracker has told the user."""
+    return []

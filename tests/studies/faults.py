@@ -25,7 +25,7 @@ from study_runs import SMALL, Command, Done, read_trials, run_cli
 
 VICTIMS = ("driver", "machine", "host", "trial")
 NAME = "broken"
-_TITLES = {"host": "ray::Host", "trial": "ray::Trial"}
+_TITLES = {"host": ("ray::Host",), "trial": ("ray::Trial", "ray::ResourceTrainable")}  # idle, and at work
 _PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not what
 
 # One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.

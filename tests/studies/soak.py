@@ -48,12 +48,15 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=2000, help="in all; default: %(default)s")
     parser.add_argument("--model", default="tiny", help="base; default: %(default)s")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as storage:
-        samples = list(_soak(args.model, args.trials, Path(storage)))
+    samples: list[Sample] = []
     print(f"{'trials':>7} {'s':>7} {'s/trial':>8} {'driver MiB':>11} {'host MiB':>9} {'handles':>8} {'processes':>10}")
-    for before, s in zip([samples[0], *samples], samples, strict=False):
-        rate = (s.at - before.at) / max(1, s.ended - before.ended)
-        print(f"{s.ended:7} {s.at:7.0f} {rate:8.3f} {s.driver:11.1f} {s.host:9.1f} {s.handles:8} {s.processes:10}")
+    with tempfile.TemporaryDirectory() as storage:
+        for s in _soak(args.model, args.trials, Path(storage)):
+            before = samples[-1] if samples else s
+            rate = (s.at - before.at) / max(1, s.ended - before.ended)
+            row = f"{s.ended:7} {s.at:7.0f} {rate:8.3f} {s.driver:11.1f} {s.host:9.1f} {s.handles:8} {s.processes:10}"
+            print(row, flush=True)
+            samples.append(s)
     problems = _growth([s for s in samples if s.ended >= args.trials // 10])
     for problem in problems:
         print(problem)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Command(subprocess.Popen[str]):
             env={**os.environ, _MARK: self._mark},
         )
 
-    def pids(self, title: str = "") -> list[int]:
+    def pids(self, title: str | tuple[str, ...] = "") -> list[int]:
         """Its processes, whatever group they are in, whose title begins so; itself among them while it lives."""
         return marked(self._mark, title)
 
@@ -64,8 +64,8 @@ def mark_children() -> str:
     return os.environ[_MARK]
 
 
-def marked(mark: str, title: str) -> list[int]:
-    """Processes with this mark whose title begins so."""
+def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
+    """Processes with this mark whose title begins so, or in one of these ways."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -86,6 +86,18 @@ def run_cli(*arguments: str, timeout: float = 240) -> Done:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     return Done(process.returncode, out, err, time.monotonic() - began)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[bool]:
+    """Make a folder that is a file system of its own, of some size; False where that isn't allowed."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    try:
+        yield mounted.returncode == 0
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:

@@ -173,6 +173,7 @@ def test_result_says_where_it_comes_from(measured: tuple[dict[str, Any], Path]) 
     assert "aten::" in profile.read_text()
 
 
+@pytest.mark.slow
 def test_processes_stand_beside_packs(toy_model: str) -> None:
     asked = ("--rows=plain,processes,packs", "--packs=2", "--processes=2")
     done = run_cli("bench", f"--model={toy_model}", *_TINY, *asked, "--json")

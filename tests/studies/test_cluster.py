@@ -84,6 +84,7 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
         node.kill()
 
 
+@pytest.mark.faults
 def test_nodes_join_and_die_in_mid_study(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,26 +6,13 @@ See faults.py, which has the long version too.
 import random
 import re
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults import ONE_SEAT, PACKED, Broken, assert_same, outcome
-from study_runs import run_cli
+from study_runs import run_cli, small_disk
 
-pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is a file system of its own where that is allowed."""
-    folder = tmp_path / "disk é"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True)
-    yield folder
-    if mounted.returncode == 0:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 
 
 def _unbroken(model: str, place: Path, options: tuple[str, ...]) -> Broken:
@@ -54,19 +41,21 @@ def _run_out_of_disk(broken: Broken) -> None:
     assert "Traceback" not in done.err
 
 
-def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path, disk: Path) -> None:
+def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) -> None:
     """TPE, ASHA and random streams go on exactly: one seat, so that trials come in one order."""
     whole = _unbroken(toy_model, tmp_path, ONE_SEAT)
-    broken = Broken(disk, toy_model, ONE_SEAT, random.Random(1), [])
-    for victim in ("driver", "machine"):
-        broken.break_off(victim)
-        _check_status(broken)
-    if disk.is_mount():
-        _run_out_of_disk(broken)
-    assert broken.wound(["host", "trial"], 4) >= 2
-    assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
+    with small_disk(tmp_path / "disk é", "64m") as small:
+        broken = Broken(tmp_path / "disk é", toy_model, ONE_SEAT, random.Random(1), [])
+        for victim in ("driver", "machine"):
+            broken.break_off(victim)
+            _check_status(broken)
+        if small:
+            _run_out_of_disk(broken)
+        assert broken.wound(["host", "trial"], 4) >= 2
+        assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
 
 
+@pytest.mark.slow
 def test_packs_end_as_unbroken_when_hosts_and_trials_die(toy_model: str, tmp_path: Path) -> None:
     whole = _unbroken(toy_model, tmp_path, PACKED)
     broken = Broken(tmp_path / "broken", toy_model, PACKED, random.Random(2), [])

@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from study_runs import small_disk
 
 from studies import _files
 from studies._faults import StorageFault, StudyStopped, as_stop
@@ -21,13 +21,10 @@ KIB = 1024
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("no right to mount a small disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(tmp_path / "disk", "256k") as allowed:
+        if not allowed:
+            pytest.skip("no right to mount a small disk")
+        yield tmp_path / "disk"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hosts import REPORTS
 
 from studies._faults import is_device_error
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.faults]
 
 
 def _run(kind: str, folder: Path, seats: int = 3, kill: bool = False) -> dict[str, Any]:

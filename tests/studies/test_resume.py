@@ -8,12 +8,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
+from faults import outcome
 from mlflow import MlflowClient
 from study_runs import SMALL, Command, read_trials, run_cli, wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
+
+
+ARMS = ("baseline", "fixed", "learnable")
 
 
 def command(model: str, storage: Path) -> list[str]:
@@ -26,28 +29,6 @@ def ended(folder: Path) -> dict[str, Any]:
     return {
         name: ((p / "trial.json").stat().st_mtime_ns, (p / "reports.jsonl").read_text()) for name, p in paths.items()
     }
-
-
-def check_whole(storage: Path) -> None:
-    """Nothing twice, nothing missing, nothing left running: files, Optuna and MLflow."""
-    folder = storage / "studies" / "learnable_bucketing"
-    trials = read_trials(folder)
-    assert Counter(t["stage"] for t in trials) == {"search": 12, "confirm": 6}
-    assert all(t["state"] in ("complete", "pruned") for t in trials)
-    for arm in ("baseline", "fixed", "learnable"):
-        study = optuna.load_study(study_name=arm, storage=f"sqlite:///{folder / 'optuna.db'}")
-        assert [t.number for t in study.trials] == [0, 1, 2, 3]
-        assert all(t.state.is_finished() for t in study.trials)
-    client = MlflowClient(f"sqlite:///{storage / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("learnable_bucketing")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    names = Counter(r.data.tags["mlflow.runName"] for r in runs)
-    assert names == Counter(["learnable_bucketing", *(t["name"] for t in trials)])
-    assert not [r for r in runs if r.info.status == "RUNNING"]
-    for run in runs:
-        steps = [m.step for m in client.get_metric_history(run.info.run_id, "eval/nll")]
-        assert len(steps) == len(set(steps))
 
 
 def interrupt(process: Command, folder: Path, trials: int, times: int = 1) -> str:
@@ -75,4 +56,9 @@ def test_run_interrupted_saves_and_prints_how_to_go_on(toy_model: str, tmp_path:
     interrupt(Command(*line), folder, 4, times=3)  # by someone who does not wait
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
-    check_whole(tmp_path)
+    found = outcome(tmp_path, "learnable_bucketing")
+    assert Counter(t["stage"] for t in found.trials.values()) == {"search": 12, "confirm": 6}
+    assert {t["state"] for t in found.trials.values()} <= {"complete", "pruned"}
+    assert {arm: len(trials) for arm, trials in found.optuna.items()} == dict.fromkeys(ARMS, 4)
+    assert found.mlflow.keys() == {"learnable_bucketing", *found.trials}
+    assert "RUNNING" not in {status for status, _ in found.mlflow.values()}

@@ -2,11 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import mlflow
 import numpy as np
 import pytest
 from mlflow import MlflowClient
@@ -16,18 +14,8 @@ from hylorada import InputError
 from studies._experiment import open_runs
 from studies._runs import StudyRuns, boundary_metrics, close_abandoned
 from studies._store import State
-from studies._tracking import default_uri
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
-    folder = tmp_path_factory.mktemp("ml flow é")
-    opened = Mlflow(default_uri(folder), folder / "artifacts")
-    yield opened
-    opened.client._tracking_client.store.engine.dispose()
-    assert mlflow.active_run() is None
 
 
 def test_children_are_nested_and_described(store: Mlflow) -> None:

@@ -22,20 +22,6 @@ from studies._tracking import Tracker, check_tracking, default_uri, reconcile, u
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
-    folder = tmp_path_factory.mktemp("mlflow")
-    opened = Mlflow(default_uri(folder), folder / "artifacts")
-    yield opened
-    opened.client._tracking_client.store.engine.dispose()
-
-
-@pytest.fixture
-def said() -> list[str]:
-    """What a tracker has told the user."""
-    return []
-
-
 def _tell_trials(tracker: Tracker, records: list[Record], steps: tuple[int, ...]) -> None:
     """One report of each trial after another, as the driver does."""
     for step in steps:

@@ -42,12 +42,6 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
-@pytest.fixture
-def said() -> list[str]:
-    """What a tracker has told the user."""
-    return []
-
-
 def _report(tracker: Tracker, records: list[Record], *steps: int) -> None:
     for step in steps:
         for record in records:
