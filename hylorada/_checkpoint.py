@@ -15,7 +15,8 @@ from ._errors import InputError
 from ._files import replace_file
 from ._seat import Seat
 
-_FORMAT = "hylorada-seat-3"
+_FORMAT = "hylorada-seat-4"
+_TEXTS = ("step", "extra", "layout")
 _VECTORS = ("values", "exp_avg", "exp_avg_sq")
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
@@ -60,8 +61,6 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
     vectors = {f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")}
     vectors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
     _compare(path, "tensors", {n: _shape(t) for n, t in tensors.items()}, {n: _shape(t) for n, t in vectors.items()})
-    if _checksum(tensors, metadata) != metadata["crc32"]:
-        raise UnreadableCheckpoint(f"{path} is damaged: its checksum differs")
     seat.adapter.dropout_stream.set_state(tensors.pop("dropout_stream"))
     with torch.no_grad():
         for name, value in tensors.items():
@@ -90,13 +89,16 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     if metadata.get("format") != _FORMAT:
         found = metadata.get("format")
         raise UnreadableCheckpoint(f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}")
+    if not {"crc32", *_TEXTS} <= metadata.keys() or _checksum(tensors, metadata) != metadata["crc32"]:
+        raise UnreadableCheckpoint(f"{path} is damaged: its checksum differs")
     return metadata, tensors
 
 
 def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
     """Of all bits: safetensors notices a cut file, not a flipped bit."""
-    crc = zlib.crc32("\n".join(texts[name] for name in ("step", "extra", "layout")).encode())
+    crc = zlib.crc32("\n".join(texts[name] for name in _TEXTS).encode())
     for name in sorted(tensors):
+        crc = zlib.crc32(f"{name} {_shape(tensors[name])}".encode(), crc)
         crc = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc)
     return f"{crc:08x}"
 

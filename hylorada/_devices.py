@@ -18,3 +18,15 @@ def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device:
     """Constants of S seats as a tensor [C, S], kept for the next steps."""
     with torch.inference_mode(False):  # what is kept must serve training too
         return to_device(constants, device, dtype).T.contiguous()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether CUDA has failed in a way that stays with its process: all later calls fail; not so lack of memory."""
+    failed = type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error")
+    return failed and not is_out_of_memory(error)

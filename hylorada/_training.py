@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from ._adapter import Adapter, boundary_penalties
 from ._blocks import Blocks
-from ._devices import to_device
+from ._devices import is_out_of_memory, to_device
 from ._evaluation import Evaluation, summarize
 from ._pack import Pack
 from ._seat import Diverged, PendingStep, Seat, update
@@ -91,8 +90,12 @@ def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> Pend
     """A step, or None, with the seats as they were, where memory doesn't suffice."""
     drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
     before = [stream.get_state() for stream in drawing]
-    with suppress(torch.OutOfMemoryError):
+    try:
         return _step_together(pack, seats, input_ids)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    # here the exception and the tensors that it held are gone
     for stream, state in zip(drawing, before, strict=True):
         stream.set_state(state)
     if pack.base.device.type == "cuda":

@@ -345,7 +345,7 @@ def _run_study(study: Any, options: "Options", args: argparse.Namespace, console
 
     try:
         results = run_study(study, options, console)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ray turns SIGTERM into the second
         print(f"interrupted; state saved. To go on: {_resume_command()}", file=sys.stderr)
         return 130
     except InputError:
@@ -457,13 +457,13 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 def _status(args: argparse.Namespace, _console: Console) -> int:
     from ._report import trial_table
     from ._results import load_records
-    from ._store import planned_trials
+    from ._store import OPEN, planned_trials
     from ._study import Study
 
     folder = _open(args)
     study = Study.from_dict(_stored(folder / "study.json"))
     records = load_records(folder)
-    if not (folder / "results.json").exists() or any(r.state == "running" for r in records.values()):
+    if (folder / OPEN).exists():
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")

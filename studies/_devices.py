@@ -32,6 +32,10 @@ class Devices:
     def started(self) -> bool:
         return "cluster" in self.__dict__
 
+    def start(self) -> None:
+        """Start it now, rather than when it is first asked for something."""
+        _ = self.cluster
+
     def join(self) -> None:
         """Join the cluster, and see that trials can run on its nodes.
 

@@ -101,6 +101,7 @@ class Engine:
         occupant = Occupant(job, self._seat(job))
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
+            patiently(lambda: checkpoint.open("rb").close(), checkpoint, what="read")  # safetensors hides the reason
             with suppress(UnreadableCheckpoint):
                 occupant.last = Report.from_dict(load_seat(occupant.seat, checkpoint))
                 occupant.seconds = occupant.last.seconds

@@ -15,6 +15,8 @@ _STORAGE = {
     errno.EACCES,
     errno.EPERM,
     errno.ENOLCK,
+    errno.EMFILE,
+    errno.ENFILE,
 }
 
 
@@ -38,11 +40,6 @@ class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
 
 
-def is_device_error(error: BaseException) -> bool:
-    """Whether CUDA has failed in a way that stays with its process: all later calls fail; not so lack of memory."""
-    return type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error")
-
-
 def is_storage_error(error: BaseException) -> bool:
     """Whether an error is the disk's, not the program's."""
     return isinstance(error, OSError) and error.errno in _STORAGE
@@ -62,5 +59,7 @@ def as_stop(error: BaseException) -> StudyStopped | None:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
+        remote = getattr(error, "cause", None)  # of Ray's RayTaskError, whose own text is a traceback
+        error = remote if isinstance(remote, BaseException) else error
         yield error
         error = error.__cause__ or error.__context__

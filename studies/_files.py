@@ -16,20 +16,20 @@ Value = TypeVar("Value")
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
 
 
-def patiently(write: Callable[[], Value], path: Path) -> Value:
-    """Do a write that may be repeated; while storage refuses it, try again a few times.
+def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:
+    """Write or read what may be repeated; while storage refuses it, try again a few times.
 
     Raises:
         StorageFault: it still refuses, naming the file, the reason and the free space.
     """
     for pause in (*_PAUSES_S, None):
         try:
-            return write()
+            return use()
         except OSError as error:
             if not is_storage_error(error):
                 raise
             if pause is None:
-                raise StorageFault(f"{path} can't be written: {error.strerror}{_free(path)}") from error
+                raise StorageFault(f"{path} can't be {what}: {error.strerror}{_free(path)}") from error
             time.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -50,11 +50,14 @@ def read_lines(path: Path) -> list[str]:
 def append_line(path: Path, line: str) -> None:
     """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
 
+    kept: list[int] = []  # bytes that were there before the first try: one that fails late may have left a whole line
+
     def write() -> None:
         with path.open("ab+") as file:
-            file.seek(0)
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+            if not kept:
+                file.seek(0)
+                kept.append(file.read().rfind(b"\n") + 1)
+            file.truncate(kept[0])
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -17,7 +17,7 @@ import ray
 from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded, is_device_error
+from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded
 from ._job import Job, Report
 from ._nodes import Gate, node_of
 
@@ -173,8 +173,9 @@ class Host:
 
     def _part(self, names: list[str], error: Exception) -> dict[str, Any]:
         """What trials are told whose pass failed as a whole: one that was alone, why; more than one, to come again."""
-        if len(names) == 1 or is_device_error(error):
-            return dict.fromkeys(names, _told(error))
+        told = _told(error)
+        if len(names) == 1 or isinstance(told, DeviceLost):
+            return dict.fromkeys(names, told)
         self._suspects.update(names)
         for name in names:  # some may have been updated, some not: they go on from their checkpoints
             self._release(name, SeatLost(name))
@@ -222,7 +223,9 @@ class Host:
 
 def _told(error: Exception) -> Exception:
     """What a caller is told: a device that fails for good is no fault of the trial that meets it."""
-    return DeviceLost(str(error).strip().splitlines()[0]) if is_device_error(error) else error
+    from hylorada._devices import is_lost  # imports torch, as the host alone may
+
+    return DeviceLost(str(error).strip().splitlines()[0]) if is_lost(error) else error
 
 
 class Registry:

@@ -29,7 +29,7 @@ from ._points import notes, target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._report import write_html
 from ._results import Results, gather
-from ._store import Store
+from ._store import OPEN, Store
 from ._study import Study
 from ._tracking import Tracker, check_tracking, default_uri, unwritable
 
@@ -254,6 +254,17 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         StudyStopped: storage, processes or machines don't let it go on; the state is saved.
         KeyboardInterrupt: the same, on the user's wish.
     """
+    try:
+        return _run_whole(study, options, console)
+    except (InputError, StudyStopped):
+        raise
+    except Exception as error:
+        if stop := as_stop(error):
+            raise stop from error
+        raise
+
+
+def _run_whole(study: Study, options: Options, console: Console) -> Results:
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
@@ -268,7 +279,7 @@ def run_study(study: Study, options: Options, console: Console) -> Results:
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
         if not (store.folder / "results.json").exists():
-            devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
+            devices.start()  # its host loads the base while MLflow makes its tables
         return _tracked(devices, store, options, console)
 
 
@@ -280,18 +291,19 @@ def _tracked(devices: Devices, store: Store, options: Options, console: Console)
     tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
+        write_atomically(store.folder / OPEN, "")
         with _ending_on_signals() as check:
-            return _run(devices, store, tracker, console, check)
+            results = _run(devices, store, tracker, console, check)
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit
         devices.close()
         tracker.abort(list(store.records.values()), "KILLED")
         raise Interrupted from error
-    except Exception as error:
+    except Exception:
         devices.close()
         tracker.abort(list(store.records.values()), "FAILED")
-        if stop := as_stop(error):
-            raise stop from error
         raise
+    (store.folder / OPEN).unlink(missing_ok=True)
+    return results
 
 
 def study_id(folder: Path) -> str:

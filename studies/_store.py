@@ -23,6 +23,8 @@ from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._sampler import make_sampler
 from ._study import Study
 
+OPEN = "open"  # a file that is there while a process runs the study: its MLflow runs are to be ended
+_LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _OPTUNA_STATES = {
     "complete": TrialState.COMPLETE,
@@ -116,7 +118,7 @@ class Store:
         self.folder, self.study = folder, study
         self._lock = FileLock(folder / "lock")
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=_LOCK_S)
         except Timeout as error:
             raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
         self.records: dict[str, Record] = {}
@@ -139,6 +141,8 @@ class Store:
         for path in paths:
             record = read_record(path)
             self.records[record.name] = record
+            if record.state != "running":
+                self._drop_checkpoint(record)
         if lost := self._lost():
             raise InputError(lost)
         self._reconcile()

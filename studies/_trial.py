@@ -11,7 +11,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded
+from ._faults import DeviceLost, SeatLost, Superseded, as_stop
 from ._job import Report
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
@@ -59,11 +59,11 @@ class Trial(tune.Trainable):
                     return {"stopped": host_died(error), "done": True}
             except SeatLost:
                 self._token = ""
-            except StudyStopped as error:
-                return {"stopped": str(error.cause if isinstance(error, RayTaskError) else error), "done": True}
             except RayTaskError as error:
                 if isinstance(error, Superseded):
                     raise  # nobody listens to this process any more
+                if stop := as_stop(error):
+                    return {"stopped": str(stop), "done": True}
                 return {"failed": _described(error), "done": True}
             else:
                 self._seen = report.step
@@ -103,7 +103,8 @@ class Trial(tune.Trainable):
 
 def host_died(error: Exception) -> str:
     """Why a study stops whose host dies again and again."""
-    why = str(error.cause if isinstance(error, RayTaskError) else error).strip().splitlines()
+    lines = _COLOURS.sub("", str(error.cause if isinstance(error, RayTaskError) else error)).strip().splitlines()
+    why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines  # that one holds a whole traceback
     return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
 
 

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import ray
 from ray import cloudpickle, tune
+from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 
@@ -23,6 +25,13 @@ from ._job import Job, Report
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
 from ._trial import HOST_TRIES, Trial, host_died
 
+_GONE = (  # a node, or a process on it
+    ray.exceptions.RayActorError,
+    ray.exceptions.ActorUnschedulableError,
+    ray.exceptions.TaskUnschedulableError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.WorkerCrashedError,
+)
 _RESTARTS = 5  # of one trial, by deaths of its process, without a report in between
 
 
@@ -119,7 +128,12 @@ class _Judge(_Local, FIFOScheduler):
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """The trial's process is gone; Tune starts another, for trials themselves don't raise."""
+        """The trial's process is gone; Tune starts another, for trials themselves don't raise.
+
+        Of a process that waited to be used again Tune tells twice: the second time the trial is pending already.
+        """
+        if trial.status == RayTrial.PENDING:
+            return
         self.keeping_faults(self._take_death, _trial_name(trial), trial.error_file)
 
     def keeping_faults(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -217,11 +231,19 @@ class Cluster:
             # in turn: a node that has just died is listed for some seconds
             node = nodes[attempt % len(nodes)]["NodeID"]
             try:
-                host, number = ray.get(self._registry.host.remote(node, "0" if self._kind == "GPU" else "", lost))
+                host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))
                 return ray.get(getattr(host, method).remote(*arguments))
-            except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError, DeviceLost) as error:
+            except (*_GONE, DeviceLost) as error:
                 lost, cause = number, error
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
+
+    def _device(self, node: str) -> str:
+        """Id of a node's first GPU, as trials there get it: users may have hidden some; empty on CPUs."""
+        if self._kind == "CPU":
+            return ""
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        asked = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
+        return str(ray.get(asked.remote()))
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out jobs on a host before anything is trained.
@@ -291,6 +313,10 @@ class Cluster:
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
         stop_ray()
+
+
+def _gpu_id() -> str:
+    return str(ray.get_gpu_ids()[0])
 
 
 def start_ray(address: str | None, workspace: Path) -> None:

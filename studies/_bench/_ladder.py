@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
+from hylorada._devices import is_out_of_memory
+
 from ._designs import DESIGNS, LORA
 from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
 from ._measure import WARM_STEPS, Memory, cpu_memory, gpu_memory, matmul_rate, time_steps
@@ -205,12 +207,6 @@ class Ladder:
             peak_bytes=entry.peak,
             loss_difference=max(differences, default=None),
         )
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
-    words = ("out of memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def spread(whole: int, parts: int) -> Sequence[int]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig, UnreadableCheckpoint
 from hylorada._batches import BatchOrder
-from hylorada._checkpoint import load_seat, save_seat
+from hylorada._checkpoint import _checksum, load_seat, save_seat
 from hylorada._seat import Seat
 from hylorada._training import Outcome, train_step
 
@@ -67,7 +67,8 @@ def _rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object], **
         kept = dict(file.metadata())
     tensors = load_file(path)
     change(tensors)
-    save_file(tensors, path, metadata={**kept, **metadata})
+    kept |= metadata
+    save_file(tensors, path, metadata={**kept, "crc32": _checksum(tensors, kept)})
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=["curriculum over", "curriculum on"])
@@ -108,6 +109,18 @@ def test_truncated_file_is_refused(lab: Lab, saved: Path, keep: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(keep * len(content)) if keep == 0.5 else int(keep)])
     with pytest.raises(InputError, match=r"seat\.safetensors is damaged: "):
+        load_seat(lab.seat(), saved)
+
+
+@pytest.mark.parametrize("word", [b"layout", b"crc32", b"matrices/values", b"F32"])
+def test_flipped_bit_in_the_header_costs_the_file_alone(lab: Lab, saved: Path, word: bytes) -> None:
+    """Whatever it hits: names of texts and tensors, types, the layout's numbers."""
+    content = bytearray(saved.read_bytes())
+    where = content.find(word)
+    assert where > 0
+    content[where + 1] ^= 1
+    saved.write_bytes(content)
+    with pytest.raises(UnreadableCheckpoint):
         load_seat(lab.seat(), saved)
 
 
@@ -157,7 +170,7 @@ def test_checkpoint_of_another_configuration_changes_nothing(lab: Lab, saved: Pa
 
 def test_other_format_is_refused(lab: Lab, saved: Path) -> None:
     _rewrite(saved, lambda _: None, format="hylorada-seat-0")
-    with pytest.raises(InputError, match="format 'hylorada-seat-0', expected 'hylorada-seat-3'"):
+    with pytest.raises(InputError, match="format 'hylorada-seat-0', expected 'hylorada-seat-4'"):
         load_seat(lab.seat(), saved)
     save_file({"x": torch.zeros(1)}, saved)
     with pytest.raises(InputError, match="format None"):

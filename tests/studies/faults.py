@@ -23,9 +23,12 @@ import optuna
 from mlflow import MlflowClient
 from study_runs import SMALL, Command, Done, read_trials, run_cli
 
+from studies._job import CHECKPOINT
+
 VICTIMS = ("driver", "machine", "host", "trial")
 NAME = "broken"
 _TITLES = {"host": ("ray::Host",), "trial": ("ray::Trial", "ray::ResourceTrainable")}  # idle, and at work
+_DECIDED = {"params", "adapter", "training", "seed", "data_seed"}  # by Optuna and the study: never but the same
 _PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not what
 
 # One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.
@@ -159,6 +162,7 @@ def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     steps = [r["step"] for r in reports]
     assert steps == sorted(set(steps)), record["name"]
     assert record["state"] != "running", record["name"]
+    assert record["stage"] == "confirm" or not path.with_name(CHECKPOINT).exists(), record["name"]
     return {**{k: v for k, v in record.items() if k != "restarts"}, "reports": reports}
 
 
@@ -166,7 +170,13 @@ def _optuna(folder: Path, arm: str) -> list[Any]:
     study = optuna.load_study(study_name=arm, storage=f"sqlite:///{folder / 'optuna.db'}")
     assert all(t.state.is_finished() for t in study.trials)
     return [
-        (t.number, t.params, t.state.name, t.value if t.state.name == "COMPLETE" else None, t.intermediate_values)
+        {
+            "number": t.number,
+            "params": t.params,
+            "state": t.state.name,
+            "value": t.value if t.state.name == "COMPLETE" else None,
+            "reports": t.intermediate_values,
+        }
         for t in study.trials
     ]
 
@@ -245,7 +255,7 @@ def _compare(found: Any, expected: Any, where: str, tolerance: float) -> None:
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key, value in expected.items():
-            _compare(found[key], value, f"{where}.{key}", tolerance)
+            _compare(found[key], value, f"{where}.{key}", 0.0 if key in _DECIDED else tolerance)
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), where
         for index, value in enumerate(expected):

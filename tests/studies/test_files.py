@@ -1,5 +1,7 @@
 """A full disk, a share that hiccups, a locked database: named, waited for, and the last good state intact."""
 
+import errno
+import os
 import shutil
 import sqlite3
 import threading
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import optuna
 import pytest
-from study_runs import small_disk
+from ray.exceptions import RayTaskError
+from study_runs import SMALL, run_cli, small_disk
 
 from studies import _files
 from studies._faults import StorageFault, StudyStopped, as_stop
@@ -78,6 +81,43 @@ def test_fault_of_the_program_is_not_taken_for_the_disks(tmp_path: Path) -> None
         write_atomically(tmp_path / "trial.json", "new")
     assert as_stop(raised.value) is None
     assert as_stop(ValueError("x")) is None
+
+
+def test_what_crossed_ray_keeps_its_own_words() -> None:
+    """Its text there is a coloured traceback."""
+    fault = RayTaskError("f", "a traceback", StudyStopped("node B doesn't fit")).as_instanceof_cause()
+    assert str(as_stop(fault)) == "node B doesn't fit"
+    stale = RayTaskError("f", "a traceback", OSError(errno.ESTALE, "Stale file handle"))
+    assert str(as_stop(stale)) == "[Errno 116] Stale file handle"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_line_that_was_written_before_the_fault_is_not_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share with a quota refuses at the sync, when the line is there."""
+    path = tmp_path / "reports.jsonl"
+    append_line(path, "one")
+    with path.open("a") as file:
+        file.write("tor")
+    faults = iter([OSError(errno.EDQUOT, "Disk quota exceeded"), None])
+
+    def sync(_: int) -> None:
+        if (fault := next(faults)) is not None:
+            raise fault
+
+    monkeypatch.setattr(os, "fsync", sync)
+    append_line(path, "two")
+    assert path.read_text() == "one\ntwo\n"
+
+
+@pytest.mark.timeout(240)
+def test_study_that_finds_its_disk_full_stops_in_a_line(disk: Path, toy_model: str) -> None:
+    fill(disk, leave=8 * KIB)
+    done = run_cli("run", "learnable_bucketing", f"--model={toy_model}", f"--storage={disk}", *SMALL)
+    assert done.code == 3
+    assert "Traceback" not in done.err
+    assert "the study stopped; state saved. To go on: hylorada run" in done.err.splitlines()[-1]
 
 
 def test_optuna_on_a_full_disk_stops_the_study_and_names_it(disk: Path) -> None:

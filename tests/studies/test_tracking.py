@@ -259,7 +259,7 @@ def test_server_that_is_no_mlflow_is_refused(serve: Callable[[int], str]) -> Non
 
 
 def test_databases_are_accepted(store: Mlflow, tmp_path: Path) -> None:
-    for uri in (store.uri, f"sqlite:///{tmp_path / 'new.db'}", "sqlite:///new.db", "postgresql://u@h/db"):
+    for uri in (store.uri, f"sqlite:///{tmp_path / 'new.db'}", "sqlite:///new.db", "databricks"):
         assert check_tracking(uri) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -273,6 +273,8 @@ def test_unusable_sqlite_files_are_refused(tmp_path: Path) -> None:
         (f"sqlite:///{tmp_path / 'new' / 'x.db'}", f"no folder {tmp_path / 'new'}"),
         ("sqlite:////proc/x.db", "can't be written: /proc takes no new file"),
         ("sqlite://", "names no file"),
+        ("postgresql+nope://u@h/db", "needs a driver that is not installed"),
+        ("mysql", "is no address of a database"),
         ("s3://bucket", "is of no known kind"),
     ):
         (problem,) = check_tracking(uri)
