@@ -35,6 +35,7 @@ _PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not 
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
 # Packs come in an order of their own after a death, so what depends on it is left out: proposals are drawn at random.
 PACKED = (*SMALL, "--trials=3", "--seats=3", "--set=grace_steps=0", "--set=defaults.lora_dropout=0.1")
+_STUDIES = {"one seat": ONE_SEAT, "packs of 3": PACKED}
 
 
 @dataclass
@@ -206,9 +207,11 @@ def main() -> int:
     parser.add_argument("--victims", default=",".join(VICTIMS), help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the moments; default: %(default)s")
     parser.add_argument("--model", default="tiny", help="base; default: %(default)s")
+    parser.add_argument("--studies", default=",".join(_STUDIES), help="default: %(default)s")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        for label, options in (("one seat", ONE_SEAT), ("packs of 3", PACKED)):
+        for label in args.studies.split(","):
+            options = _STUDIES[label]
             whole = Broken(Path(place) / label, args.model, options, random.Random(), [])
             began = time.monotonic()
             whole.run_to_the_end()
@@ -237,7 +240,8 @@ def _campaign(place: Path, victim: str, options: Sequence[str], expected: Outcom
     moments = ", ".join(str(steps) for _, steps in kills)
     spent = time.monotonic() - began
     print(
-        f"  {victim}: {len(kills)} kills in {studies} studies, all as unbroken; {spent:.0f} s; after {moments} reports"
+        f"  {victim}: {len(kills)} kills in {studies} studies, all as unbroken; {spent:.0f} s; after {moments} reports",
+        flush=True,
     )
 
 
