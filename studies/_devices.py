@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ._study import Study
 
 if TYPE_CHECKING:
+    from ._inputs import Material, Options
     from ._nodes import Gate
-    from ._run import Material, Options
     from ._tune import Cluster
 
 

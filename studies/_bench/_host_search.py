@@ -17,8 +17,9 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     from hylorada import Blocks
     from studies._campaign import Ledger, Search
     from studies._devices import Devices
+    from studies._inputs import Material, Options
     from studies._panel import Panel
-    from studies._run import Material, Options, study_id
+    from studies._run import study_id
     from studies._store import Store
     from studies._study import Study
     from studies._tracking import Tracker

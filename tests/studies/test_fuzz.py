@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hylorada import InputError
 from studies._cli import main
-from studies._run import prepare
+from studies._inputs import prepare
 from studies._study import Study
 from studies._yaml import parse_yaml
 from studies.learnable_bucketing import STUDY

@@ -1,0 +1,106 @@
+"""The study that a command asks for: a definition or one that has been run, changed by a file and by options."""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hylorada import InputError, nearest
+
+
+def definitions() -> dict[str, Any]:
+    """The study definitions: every public module of this package that has a STUDY."""
+    import studies
+
+    found = {}
+    for module in pkgutil.iter_modules(studies.__path__):
+        if not module.name.startswith("_"):
+            found[module.name] = importlib.import_module(f"studies.{module.name}")
+    return found
+
+
+def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """The definition, then the file, then the options, then ``--set``; and the problems with the last."""
+    from ._overrides import override
+
+    values = dict(_base_values(args))
+    options = {
+        "name": args.name,
+        "model": args.model,
+        "data": args.data,
+        "text_column": args.text_column,
+        "block_size": args.block_size,
+        "trials": args.trials,
+        "seeds": args.seeds,
+        "seed": args.seed,
+    }
+    values |= {k: v for k, v in options.items() if v is not None}
+    return override(values, args.set)
+
+
+def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
+    """The study asked for; where it is wrong, all that is wrong with the other inputs is told too."""
+    from ._study import Study
+
+    values: dict[str, Any] = {}
+    try:
+        values, problems = _study_values(args)
+        study = Study.from_dict(values)
+    except InputError as error:
+        problems = [*(problems if values else []), *error.problems]
+    if problems and options is not None:
+        from ._inputs import input_problems
+
+        problems += input_problems(values, options)
+    if problems:
+        raise InputError(problems)
+    return study
+
+
+def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
+    from ._overrides import merge, read_file
+
+    file: dict[str, Any] = read_file(args.config) if args.config else {}
+    known = definitions()
+    name = str(args.study or file.get("definition") or "")
+    if not name:
+        raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
+    if name in known:
+        return merge(_matching(known[name].STUDY, file, args.config), file)
+    stored = study_folder(args.storage, name)
+    if stored is None and not args.study and "arms" in file:
+        return file  # a definition of the user's own
+    if stored is None:
+        run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
+        raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
+    return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
+
+
+def stored_study(path: Path) -> Mapping[str, Any]:
+    """The values of a study that has been run."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} can't be read: {error}; put it back") from error
+    if not isinstance(values, dict) or "definition" not in values:
+        raise InputError(f"{path} is damaged: it holds no study; put it back")
+    return values
+
+
+def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """``values``, if the file is not of another definition."""
+    asked, given = values["definition"], file.get("definition", values["definition"])
+    if asked != given:
+        raise InputError(f"{path} is of definition {given!r}, the study asked for is of {asked!r}")
+    return values
+
+
+def study_folder(storage: Path, name: str) -> Path | None:
+    """Where a study of this name has been run; None if none has."""
+    folder = storage / "studies" / name
+    inside = name not in ("", ".", "..") and Path(name).name == name
+    return folder if inside and os.path.exists(folder / "study.json") else None
