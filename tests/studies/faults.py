@@ -24,6 +24,7 @@ from mlflow import MlflowClient
 from study_runs import SMALL, Command, Done, read_trials, run_cli
 
 from studies._job import CHECKPOINT
+from studies._store import OPEN
 
 VICTIMS = ("driver", "machine", "host", "trial")
 NAME = "broken"
@@ -145,6 +146,7 @@ class Outcome:
 def outcome(storage: Path, name: str = NAME) -> Outcome:
     """Read it, and check that nothing is there twice and nothing is left open."""
     folder = storage / "studies" / name
+    assert not (folder / OPEN).exists()
     results = json.loads((folder / "results.json").read_text())
     arms = [{k: v for k, v in arm.items() if k != "trial_seconds"} for arm in results["arms"]]
     kept = {k: results[k] for k in ("base_ppl", "tokens", "comparisons", "verdict", "notes")}
