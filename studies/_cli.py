@@ -179,11 +179,16 @@ def _open(args: argparse.Namespace) -> Path:
 
 
 def _open_finished(args: argparse.Namespace) -> Path:
+    from ._store import OPEN
+
     folder = _open(args)
     if not (folder / "results.json").exists():
         raise InputError(
             f"study {args.study!r} has not finished; see `hylorada status {args.study}`, or run it to its end"
         )
+    if (folder / OPEN).exists():
+        going_on = "goes on, or was broken off since; this is what it had found before"
+        print(f"hylorada: note: study {args.study!r} {going_on}", file=sys.stderr)
     return folder
 
 

@@ -23,7 +23,7 @@ from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._sampler import make_sampler
 from ._study import Study
 
-OPEN = "open"  # a file that is there while a process runs the study: its MLflow runs are to be ended
+OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
 _LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _OPTUNA_STATES = {

@@ -9,6 +9,8 @@ import pytest
 from faults import outcome
 from study_runs import SMALL, Done, read_trials, run_cli
 
+from studies._store import OPEN
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -59,6 +61,9 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     assert "fixed-0001" not in {t["winner"] for t in trials.values()}
 
     before.rename(after)
+    (after / "studies" / "learnable_bucketing" / OPEN).touch()  # as a run that is killed leaves it
+    report = run_cli("report", "learnable_bucketing", f"--storage={after}")
+    assert (report.code, report.err.count("this is what it had found before")) == (0, 1)
     extended = run_cli("extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3")
     assert extended.code == 3  # that trial has crashed
     assert not before.exists()
