@@ -22,11 +22,23 @@ def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
-    words = ("out of memory", "ALLOC_FAILED")
+    words = ("out of memory", "ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def is_lost(error: BaseException) -> bool:
     """Whether CUDA has failed in a way that stays with its process: all later calls fail; not so lack of memory."""
-    failed = type(error).__name__ == "AcceleratorError" or str(error).startswith("CUDA error")
-    return failed and not is_out_of_memory(error)
+    words = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]")
+    return str(error).startswith(words) and not is_out_of_memory(error) and not _works()
+
+
+def _works() -> bool:
+    """Whether the device still takes work; without one, what its errors say must be believed."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        torch.ones(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: saved, told, cleaned up
     prepare_environment()
     args = _parsed(arguments)
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
@@ -211,7 +213,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
     records = load_records(folder)
-    if (folder / OPEN).exists():
+    if (folder / OPEN).exists() or not (folder / "results.json").exists():
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")

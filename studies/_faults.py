@@ -36,6 +36,10 @@ class DeviceLost(Exception):
     """The host's device takes no more work from its process, only from a new one."""
 
 
+class HostGone(Exception):
+    """The host has lost its device over another trial, and is to be replaced."""
+
+
 class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
 

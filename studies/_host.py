@@ -17,7 +17,7 @@ import ray
 from ray import cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._faults import DeviceLost, SeatLost, StudyStopped, Superseded
+from ._faults import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
 from ._job import Job, Report
 from ._nodes import Gate, node_of
 
@@ -47,9 +47,16 @@ class Host:
         self._operations: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
+        self._gone = False  # its device is lost
 
-    async def attach(self, job: dict[str, Any], token: str, seen: int) -> Report | None:
+    async def attach(self, job: dict[str, Any], token: str, seen: int, alone: bool = False) -> Report | None:
         """Take a seat; a second incarnation of a trial takes over from the first.
+
+        Args:
+            job: to train.
+            token: of the incarnation.
+            seen: the last step that the driver knows.
+            alone: whether it is to train alone until its next report, for it may be what costs hosts their devices.
 
         Returns:
             The report that the checkpoint holds, if the driver has seen less than it.
@@ -63,6 +70,8 @@ class Host:
             self._engine.attach(occupant)
             self._tokens[name] = token
             self._expect(name)  # it will ask to advance at once
+            if alone:
+                self._suspects.add(name)
             stored: Report | None = self._engine.stored_report(name, seen)
             return stored
 
@@ -74,7 +83,7 @@ class Host:
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._builder, self._engine.build, job)
             except Exception as error:
-                raise _told(error) from error
+                raise self._told(error) from error
         return await self._between_passes(lambda: self._engine.build(job))
 
     async def detach(self, name: str, token: str) -> None:
@@ -96,7 +105,11 @@ class Host:
         Raises:
             SeatLost: the trial has no seat here.
             Superseded: a newer process of the trial has it.
+            DeviceLost: the device takes no more work.
+            HostGone: it has been so since before.
         """
+        if self._gone:
+            raise HostGone(name)
         if self._tokens.get(name) != token:
             raise Superseded(name) if name in self._tokens else SeatLost(name)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
@@ -165,6 +178,9 @@ class Host:
                 results = self._part(names, error)
             for name, result in results.items():
                 self._answer(name, result)
+            if self._gone:
+                for name in list(self._waiting):
+                    self._answer(name, HostGone(name))
 
     def _next_pass(self) -> list[str]:
         """All that wait, or one of those that may have broken a pass."""
@@ -173,7 +189,7 @@ class Host:
 
     def _part(self, names: list[str], error: Exception) -> dict[str, Any]:
         """What trials are told whose pass failed as a whole: one that was alone, why; more than one, to come again."""
-        told = _told(error)
+        told = self._told(error)
         if len(names) == 1 or isinstance(told, DeviceLost):
             return dict.fromkeys(names, told)
         self._suspects.update(names)
@@ -181,15 +197,26 @@ class Host:
             self._release(name, SeatLost(name))
         return {}
 
+    def _told(self, error: Exception) -> Exception:
+        """What a caller is told; with its device the host is lost."""
+        from hylorada._devices import is_lost  # imports torch, as the host alone may
+
+        if not is_lost(error):
+            return error
+        self._gone = True
+        return DeviceLost(str(error).strip().splitlines()[0])
+
     def _run_operations(self) -> None:
         operations, self._operations = self._operations, []
         for future, operation in operations:
             if future.done():  # its caller has gone
                 continue
             try:
+                if self._gone:
+                    raise HostGone
                 future.set_result(operation())
             except Exception as error:
-                future.set_exception(_told(error))
+                future.set_exception(self._told(error))
 
     def _lingers(self) -> bool:
         """Whether a trial that has just reported is still worth waiting for."""
@@ -215,17 +242,12 @@ class Host:
             return
         if isinstance(result, Exception):
             waiting.set_exception(result)
-            return
-        if not result.done:
+        else:
+            waiting.set_result(result)
+        if isinstance(result, Exception) or result.done:
+            self._release(name, SeatLost(name))  # its process may die before it says so
+        else:
             self._expect(name)
-        waiting.set_result(result)
-
-
-def _told(error: Exception) -> Exception:
-    """What a caller is told: a device that fails for good is no fault of the trial that meets it."""
-    from hylorada._devices import is_lost  # imports torch, as the host alone may
-
-    return DeviceLost(str(error).strip().splitlines()[0]) if is_lost(error) else error
 
 
 class Registry:

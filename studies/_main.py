@@ -1,5 +1,6 @@
-"""The console script: Ctrl-C during the imports, which take seconds, ends without a traceback too."""
+"""The console script: Ctrl-C or SIGTERM during the imports, which take seconds, end without a traceback too."""
 
+import signal
 import sys
 
 
@@ -9,6 +10,7 @@ def main() -> int:
     Returns:
         The exit code.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from ._cli import main as run
 

@@ -112,10 +112,10 @@ def _tracked(devices: Devices, store: Store, options: Options, console: Console)
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    write_atomically(store.folder / OPEN, "")
     tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
-        write_atomically(store.folder / OPEN, "")
         with _ending_on_signals() as check:
             results = _run(devices, store, tracker, console, check)
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit

@@ -36,9 +36,8 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, name: str, trial: Suggests) -> Value:
-        if self.low == self.high:  # Optuna can't count the values of a range of fractions
-            value: Value = trial.suggest_categorical(name, (self.low,))
-            return value
+        if self.low == self.high:  # nothing to ask, and Optuna could not count the values of a range of fractions
+            return self.low
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, float(self.low), float(self.high), log=self.log)

@@ -58,7 +58,7 @@ def _check_database(uri: str) -> list[str]:
         make_url(uri).get_dialect().import_dbapi()
     except (NoSuchModuleError, ImportError) as error:
         return [f"tracking_uri {uri!r} needs a driver that is not installed: {error}"]
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return [f"tracking_uri {uri!r} is no address of a database; write it like postgresql://USER@HOST:PORT/DATABASE"]
     return []
 

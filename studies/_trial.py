@@ -11,7 +11,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from ._faults import DeviceLost, SeatLost, Superseded, as_stop
+from ._faults import DeviceLost, HostGone, SeatLost, Superseded, as_stop
 from ._job import Report
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
@@ -40,33 +40,39 @@ class Trial(tune.Trainable):
         self._host: Any = None
         self._host_id: str | None = None
         self._lost: str | None = None  # the id of a host that was found dead
+        self._alone = False  # whether it may be what costs hosts their devices
 
     def step(self) -> dict[str, Any]:
         """Go on to the next report; a host that died is replaced and the trial goes on from its checkpoint.
 
         What goes wrong is told, not raised: Tune would count a machine that is gone as a failure of the trial.
         """
-        deaths = 0
+        deaths = losses = 0
         while True:
             try:
                 report = self._next_report()
             except ray.exceptions.ActorUnavailableError:
                 time.sleep(1)  # out of reach for a moment; taking it for dead would make a second host
                 self._token = ""
-            except (ray.exceptions.RayActorError, DeviceLost) as error:
+            except ray.exceptions.RayActorError as error:
                 self._lost, self._token, deaths = self._host_id, "", deaths + 1
                 if deaths == HOST_TRIES:
                     return {"stopped": host_died(error), "done": True}
+            except HostGone:
+                self._lost, self._token = self._host_id, ""
             except SeatLost:
                 self._token = ""
             except RayTaskError as error:
+                if isinstance(error, DeviceLost) and (losses := losses + 1) < HOST_TRIES:
+                    self._lost, self._token, self._alone = self._host_id, "", True
+                    continue
                 if isinstance(error, Superseded):
                     raise  # nobody listens to this process any more
                 if stop := as_stop(error):
                     return {"stopped": str(stop), "done": True}
                 return {"failed": _described(error), "done": True}
             else:
-                self._seen = report.step
+                self._seen, self._alone = report.step, False
                 return {"report": report.to_json(), "done": report.done}  # as text: Tune flattens results
 
     def _next_report(self) -> Report:
@@ -83,7 +89,7 @@ class Trial(tune.Trainable):
         device = str(gpus[0]) if gpus else ""
         self._host, self._host_id = ray.get(self._registry.host.remote(node, device, self._lost))
         token = uuid.uuid4().hex
-        stored: Report | None = ray.get(self._host.attach.remote(self._job, token, self._seen))
+        stored: Report | None = ray.get(self._host.attach.remote(self._job, token, self._seen, self._alone))
         self._token = token
         return stored
 

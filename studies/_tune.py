@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 
-from ._faults import DeviceLost, StudyStopped
+from ._faults import DeviceLost, HostGone, StudyStopped
 from ._host import start_registry
 from ._job import Job, Report
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
@@ -223,7 +223,7 @@ class Cluster:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """The answer of any host; one that dies over it is replaced."""
-        lost, cause = None, None
+        number, lost, cause = None, None, None
         for attempt in range(HOST_TRIES):
             nodes = wait_for(lambda: nodes_with(self._kind), 60)
             if not nodes:
@@ -233,7 +233,7 @@ class Cluster:
             try:
                 host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))
                 return ray.get(getattr(host, method).remote(*arguments))
-            except (*_GONE, DeviceLost) as error:
+            except (*_GONE, DeviceLost, HostGone) as error:
                 lost, cause = number, error
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
 

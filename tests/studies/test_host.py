@@ -29,16 +29,17 @@ def test_trial_that_breaks_its_pack_fails_alone_and_a_lost_device_costs_no_trial
     assert (tmp_path / "lost").exists()
 
 
-def test_device_that_is_lost_again_and_again_stops_the_study_with_its_words(tmp_path: Path) -> None:
-    assert _run("always", tmp_path)["stopped"] == (
-        "the process that trains on a device died 4 times in a row without a report: CUDA error: an illegal memory "
-        "access was encountered"
-    )
+def test_trial_that_costs_each_host_its_device_fails_alone(tmp_path: Path) -> None:
+    found = _run("always", tmp_path)
+    whole, lost = list(REPORTS), "DeviceLost: CUDA error: an illegal memory access was encountered"
+    assert found["told"] == {"a": whole, "b": [4, "ValueError: no such shape"], "c": [4, 8, lost]}
+    assert found["stopped"] is None
 
 
 def test_trial_whose_waiting_process_dies_is_not_overtaken(tmp_path: Path) -> None:
     """Tune gives such a trial up; what is proposed after it must be so in the knowledge of how it ended."""
     found = _run("never", tmp_path, seats=1, kill=True)
     assert found["ended"] == ["a", "b", "c"]
-    assert found["told"] == {n: [*(["restarted"] if n != "a" else []), *REPORTS] for n in ("a", "b", "c")}
+    whole = list(REPORTS)
+    assert found["told"] == {"a": whole, "b": ["restarted", *whole], "c": whole}
     assert found["stopped"] is None

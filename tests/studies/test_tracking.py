@@ -275,6 +275,7 @@ def test_unusable_sqlite_files_are_refused(tmp_path: Path) -> None:
         ("sqlite://", "names no file"),
         ("postgresql+nope://u@h/db", "needs a driver that is not installed"),
         ("mysql", "is no address of a database"),
+        ("postgresql://u@h:port/db", "is no address of a database"),
         ("s3://bucket", "is of no known kind"),
     ):
         (problem,) = check_tracking(uri)
