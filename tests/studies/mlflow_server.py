@@ -58,6 +58,9 @@ class Server:
         """Take connections and answer none, until :meth:`wake`."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def wake(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGCONT)
