@@ -29,7 +29,7 @@ class Sample:
     Attributes:
         ended: trials so far.
         at: seconds since the first trial ended.
-        driver: resident memory without what is shared, MiB.
+        driver: memory that it alone holds and has written, MiB.
         host: the same of the host.
         handles: open files of both.
         processes: of the study in all.
@@ -107,9 +107,9 @@ def _sample(process: Command, ended: int, at: float) -> Sample:
 
 
 def _unshared(pid: int) -> float:
-    """MiB that the process alone holds."""
+    """MiB that the process alone holds and has written: what it reads of libraries is its own until another does too."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024
 
 
 def _growth(samples: Sequence[Sample]) -> list[str]:
