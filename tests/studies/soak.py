@@ -107,7 +107,7 @@ def _sample(process: Command, ended: int, at: float) -> Sample:
 
 
 def _unshared(pid: int) -> float:
-    """MiB that the process alone holds and has written: what it reads of libraries is its own until another does too."""
+    """MiB that the process alone holds and has written; libraries that it reads are its own until others read them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024
 
