@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hosts import REPORTS
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.faults]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.faults]
 
 
 def _run(kind: str, folder: Path, seats: int = 3, kill: bool = False) -> dict[str, Any]:
     script = Path(__file__).with_name("hosts.py")
     arguments = [kind, str(folder), str(seats), "kill" if kill else "spare"]
-    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -12,7 +12,7 @@ import yaml
 from mlflow import MlflowClient
 from study_runs import read_trials
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
 _STUDY = {
     "definition": "small space",
     "name": "small",
@@ -42,7 +42,7 @@ def test_search_ends_when_all_points_are_evaluated_and_diverged_ones_are_told(to
     (tmp_path / "runs").mkdir()
     command = [sys.executable, "-m", "studies._cli", "run", "--config=study.yaml", f"--model={toy_model}"]
     places = ["--storage=storage", "--tracking-uri=sqlite:///runs/track.db"]
-    done = subprocess.run([*command, *places], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, *places], cwd=tmp_path, capture_output=True, text=True, timeout=480)
     assert done.returncode == 0, done.stderr
     assert "fixed: search space exhausted: 6 of 6 points evaluated" in done.stderr + done.stdout
     assert "baseline: search space exhausted: 1 of 1 points evaluated" in done.stderr + done.stdout
