@@ -121,19 +121,19 @@ class Search(Stage):
         self._unfinished = [r for r in searched if self._goes_on(r)]
 
     def remaining(self) -> int:
-        return len(self._unfinished) + sum(self._open().values())
+        return len(self._unfinished) + sum(self._store.planned(arm) - count for arm, count in self._open().items())
 
     def next_job(self) -> tuple[Job, int] | None:
         if self._unfinished:
             return self._given(self._unfinished.pop(0))
         if not (open_arms := self._open()):
             return None
-        return self._given(self._store.propose(min(open_arms, key=lambda arm: len(self._store.of("search", arm)))))
+        return self._given(self._store.propose(min(open_arms, key=open_arms.__getitem__)))
 
     def _open(self) -> dict[str, int]:
-        """Arms that are to have more trials, and how many."""
-        left = {a: self._store.planned(a) - len(self._store.of("search", a)) for a in self._store.study.arms}
-        return {arm: n for arm, n in left.items() if n > 0}
+        """Arms that are to have more trials, and how many they have."""
+        counts = {arm: len(self._store.of("search", arm)) for arm in self._store.study.arms}
+        return {arm: count for arm, count in counts.items() if count < self._store.planned(arm)}
 
     def _prunes(self, record: Record, report: Report) -> bool:
         if self._asha is None:

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import sys
 import traceback
 from collections import Counter
@@ -32,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: saved, told, cleaned up
     prepare_environment()
     args = _parsed(arguments)
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)

@@ -44,6 +44,12 @@ class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
 
 
+def own(error: BaseException) -> BaseException:
+    """What was raised in another process, of the RayTaskError that it comes as, whose own text is a traceback."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
 def is_storage_error(error: BaseException) -> bool:
     """Whether an error is the disk's, not the program's."""
     return isinstance(error, OSError) and error.errno in _STORAGE
@@ -63,7 +69,6 @@ def as_stop(error: BaseException) -> StudyStopped | None:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        remote = getattr(error, "cause", None)  # of Ray's RayTaskError, whose own text is a traceback
-        error = remote if isinstance(remote, BaseException) else error
+        error = own(error)
         yield error
         error = error.__cause__ or error.__context__

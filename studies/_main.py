@@ -10,7 +10,7 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, here and later: saved, told, cleaned up
     try:
         from ._cli import main as run
 

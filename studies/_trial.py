@@ -11,7 +11,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from ._faults import DeviceLost, HostGone, SeatLost, Superseded, as_stop
+from ._faults import DeviceLost, HostGone, SeatLost, Superseded, as_stop, own
 from ._job import Report
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
@@ -62,12 +62,13 @@ class Trial(tune.Trainable):
                 self._lost, self._token = self._host_id, ""
             except SeatLost:
                 self._token = ""
+            except Superseded:
+                raise  # nobody listens to this process any more
+            except DeviceLost as error:
+                self._lost, self._token, self._alone, losses = self._host_id, "", True, losses + 1
+                if losses == HOST_TRIES:
+                    return {"failed": _described(error), "done": True}
             except RayTaskError as error:
-                if isinstance(error, DeviceLost) and (losses := losses + 1) < HOST_TRIES:
-                    self._lost, self._token, self._alone = self._host_id, "", True
-                    continue
-                if isinstance(error, Superseded):
-                    raise  # nobody listens to this process any more
                 if stop := as_stop(error):
                     return {"stopped": str(stop), "done": True}
                 return {"failed": _described(error), "done": True}
@@ -109,13 +110,14 @@ class Trial(tune.Trainable):
 
 def host_died(error: Exception) -> str:
     """Why a study stops whose host dies again and again."""
-    lines = _COLOURS.sub("", str(error.cause if isinstance(error, RayTaskError) else error)).strip().splitlines()
+    lines = _COLOURS.sub("", str(own(error))).strip().splitlines()
     why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines  # that one holds a whole traceback
     return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
 
 
-def _described(error: RayTaskError) -> str:
+def _described(error: Exception) -> str:
     """An exception of the host's as JSON: in a line, and in full."""
-    lines = str(error.cause).strip().splitlines() or [""]
-    reason = f"{type(error.cause).__name__}: {lines[0]}"
+    cause = own(error)
+    lines = str(cause).strip().splitlines() or [""]
+    reason = f"{type(cause).__name__}: {lines[0]}"
     return json.dumps({"reason": reason, "traceback": _COLOURS.sub("", str(error))})

@@ -1,8 +1,6 @@
 """A search of six points, half of which diverge, asked for sixteen trials; MLflow at a relative address."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import optuna
 import pytest
 import yaml
 from mlflow import MlflowClient
-from study_runs import read_trials
+from study_runs import read_trials, run_cli
 
 pytestmark = pytest.mark.timeout(500)
 _STUDY = {
@@ -37,15 +35,17 @@ _STUDY = {
 }
 
 
-def test_search_ends_when_all_points_are_evaluated_and_diverged_ones_are_told(toy_model: str, tmp_path: Path) -> None:
+def test_search_ends_when_all_points_are_evaluated_and_diverged_ones_are_told(
+    toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(_STUDY))
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-m", "studies._cli", "run", "--config=study.yaml", f"--model={toy_model}"]
+    monkeypatch.chdir(tmp_path)
     places = ["--storage=storage", "--tracking-uri=sqlite:///runs/track.db"]
-    done = subprocess.run([*command, *places], cwd=tmp_path, capture_output=True, text=True, timeout=480)
-    assert done.returncode == 0, done.stderr
-    assert "fixed: search space exhausted: 6 of 6 points evaluated" in done.stderr + done.stdout
-    assert "baseline: search space exhausted: 1 of 1 points evaluated" in done.stderr + done.stdout
+    done = run_cli("run", "--config=study.yaml", f"--model={toy_model}", *places, timeout=480)
+    assert done.code == 0, done.err
+    assert "fixed: search space exhausted: 6 of 6 points evaluated" in done.err
+    assert "baseline: search space exhausted: 1 of 1 points evaluated" in done.err
 
     folder = tmp_path / "storage" / "studies" / "small"
     trials = read_trials(folder)
