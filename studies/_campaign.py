@@ -1,4 +1,4 @@
-"""The two stages of a study as sources of jobs: search picks each arm's best, confirm trains those on paired seeds."""
+"""A study as one source of jobs, in two stages: search picks each arm's best, confirm trains those on paired seeds."""
 
 import time
 from collections.abc import Sequence
@@ -130,6 +130,13 @@ class Search(Stage):
             return None
         return self._given(self._store.propose(min(open_arms, key=open_arms.__getitem__)))
 
+    def ended(self) -> bool:
+        """Whether no trial is left to be given or to end."""
+        study = self._store.study
+        return not self.remaining() and all(
+            r.state != "running" for arm in study.arms for r in self._store.of("search", arm)
+        )
+
     def _open(self) -> dict[str, int]:
         """Arms that are to have more trials, and how many they have."""
         counts = {arm: len(self._store.of("search", arm)) for arm in self._store.study.arms}
@@ -202,6 +209,63 @@ class Confirm(Stage):
             seed=derive_seed(study.seed, "confirm", index),
             data_seed=derive_seed(study.seed, "confirm data", index),
         )
+
+
+class Campaign:
+    """Both stages, one after the other: trial processes of the search go on with runs of the confirm stage.
+
+    Args:
+        ledger: where everything is kept; a campaign opened again on it goes on where things stand.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._search = Search(ledger)
+        self._stage: Stage = self._search
+        self._begin_confirm_if_due()
+
+    @property
+    def searches(self) -> bool:
+        """Whether the search has not ended."""
+        return self._stage is self._search
+
+    def remaining(self) -> int:
+        """How many trials may still be given: during the search, as if every arm were to have a winner."""
+        study = self._ledger.store.study
+        return self._stage.remaining() + (study.seeds * len(study.arms) if self.searches else 0)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        """The next trial; None also while the last trials of the search decide what is to be confirmed."""
+        self._begin_confirm_if_due()
+        return self._stage.next_job()
+
+    def on_report(self, name: str, report: Report) -> bool:
+        return self._stage.on_report(name, report)
+
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        self._stage.on_failure(name, reason, traceback)
+
+    def on_restart(self, name: str) -> None:
+        self._stage.on_restart(name)
+
+    def _begin_confirm_if_due(self) -> None:
+        if not (self.searches and self._search.ended()):
+            return
+        store, panel = self._ledger.store, self._ledger.panel
+        best = winners(store).records
+        self._stage = Confirm(self._ledger, best)
+        if self._stage.remaining():
+            self._tell_exhausted()
+            panel.say(f"confirm: {', '.join(r.name for r in best)} x {store.study.seeds} fresh paired seeds")
+            panel.begin("confirm", store.study.seeds * len(best))
+
+    def _tell_exhausted(self) -> None:
+        """Name the arms that had fewer trials than asked for."""
+        store = self._ledger.store
+        for name, arm in store.study.arms.items():
+            if len(store.of("search", name)) < store.study.trials:
+                points = arm.space.size()
+                self._ledger.panel.say(f"{name}: search space exhausted: {points} of {points} points evaluated")
 
 
 def _asha(study: Study) -> Asha | None:

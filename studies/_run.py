@@ -1,6 +1,7 @@
 """One study from its checks to its verdict."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -28,9 +29,6 @@ from ._store import OPEN, Store
 from ._study import Study
 from ._tracking import Tracker
 
-if TYPE_CHECKING:
-    from ._campaign import Stage
-
 
 class Interrupted(KeyboardInterrupt):
     """The process was asked to end (Ctrl-C or SIGTERM)."""
@@ -47,6 +45,9 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
 
     def end(*_: object) -> None:
         asked.append(True)
+        logging.getLogger("sqlalchemy.pool").setLevel(
+            logging.CRITICAL
+        )  # its connections may be in the middle of a query
         raise Interrupted
 
     def check() -> None:
@@ -144,46 +145,27 @@ def _parent_params(study: Study) -> dict[str, Any]:
 
 
 def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
-    from ._campaign import Confirm, Ledger, Search, winners  # imports Ray, which reads the environment
+    from ._campaign import Campaign, Ledger, winners  # imports Ray, which reads the environment
 
     study = store.study
     with ExitStack() as stack:
         panel = stack.enter_context(Panel(store, console))
         ledger = Ledger(store, tracker, panel)
-        search = Search(ledger)
-        if search.remaining():
+        campaign = Campaign(ledger)
+        if campaign.searches:
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
             devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
             panel.begin("search", sum(map(store.planned, study.arms)))
-            _exhaust(search, lambda: Search(ledger), devices, check)
-            _tell_exhausted(store, panel)
+        while count := campaign.remaining():
+            devices.cluster.run(campaign, check)
+            campaign = Campaign(ledger)  # Tune may end with trials that it could not start again
+            if campaign.remaining() >= count:
+                raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
         best = winners(store)
-        confirm = Confirm(ledger, best.records)
-        if confirm.remaining():
-            panel.say(f"confirm: {', '.join(r.name for r in best.records)} x {study.seeds} fresh paired seeds")
-            panel.begin("confirm", study.seeds * len(best.records))
-            _exhaust(confirm, lambda: Confirm(ledger, best.records), devices, check)
         base = _base(store, devices)
     results = gather(store, base, devices.provenance, list(best.missing))
     _write(results, store, tracker)
     return results
-
-
-def _tell_exhausted(store: Store, panel: Panel) -> None:
-    """Arms that had fewer trials than asked for."""
-    for arm in store.study.arms:
-        if len(store.of("search", arm)) < store.study.trials:
-            points = store.study.arms[arm].space.size()
-            panel.say(f"{arm}: search space exhausted: {points} of {points} points evaluated")
-
-
-def _exhaust(stage: "Stage", reopen: Callable[[], "Stage"], devices: Devices, check: Callable[[], None]) -> None:
-    """Run a stage until nothing of it is left: Tune may end with trials that it could not start again."""
-    while count := stage.remaining():
-        devices.cluster.run(stage, check)
-        stage = reopen()
-        if stage.remaining() >= count:
-            raise StudyStopped(f"Ray Tune has ended with {stage.remaining()} trials left to do")
 
 
 def _first_job(study: Study, arm: str) -> Job:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
 
 from ._job import Report
 from ._store import Record
@@ -33,6 +35,7 @@ class _Child:
 
     Attributes:
         id: of the run.
+        artifacts: where its artifacts are.
         started: epoch milliseconds.
         status: MLflow's.
         state: of the record it was closed with.
@@ -43,6 +46,7 @@ class _Child:
     """
 
     id: str
+    artifacts: str
     started: int
     status: str = "RUNNING"
     state: str | None = None
@@ -144,7 +148,7 @@ class StudyRuns:
             child.closed_by = None
 
     def _describe(self, child: _Child, record: Record) -> None:
-        self._log_config(child.id, record)
+        self._log_config(child, record)
         values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
         fresh, changed = _against(self._params(child), values)
         tags = {_HASH: _hash({"adapter": record.adapter, "training": record.training})}
@@ -175,7 +179,7 @@ class StudyRuns:
 
     def _close(self, child: _Child, record: Record) -> None:
         if any(r.boundaries for r in record.reports):
-            self._log_boundaries(child.id, record.reports)
+            self._log_boundaries(child, record.reports)
         if record.reason:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:
@@ -186,21 +190,28 @@ class StudyRuns:
         self.client.set_tag(child.id, _STATE, record.state)  # last: it says that all is there
         child.status, child.state = status, record.state
 
-    def _log_boundaries(self, run: str, reports: Sequence[Report]) -> None:
+    def _log_boundaries(self, child: _Child, reports: Sequence[Report]) -> None:
         steps = np.array([0, *(r.step for r in reports)])
         positions = np.array([reports[0].start_boundaries, *(r.boundaries for r in reports)])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "boundaries.npz"
             np.savez(path, steps=steps, positions=positions)
-            self.client.log_artifact(run, str(path))
+            self._upload(child, path)
 
-    def _log_config(self, run: str, record: Record) -> None:
+    def _log_config(self, child: _Child, record: Record) -> None:
         """All that decides what a trial is, whole: parameters are cut."""
         fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8")
-            self.client.log_artifact(run, str(path))
+            self._upload(child, path)
+
+    def _upload(self, child: _Child, path: Path) -> None:
+        """MLflow's client would keep a thread pool for each of a thousand runs."""
+        uri = self.client.tracking_uri
+        place = add_databricks_profile_info_to_artifact_uri(child.artifacts, uri)  # type: ignore[no-untyped-call]
+        repository: Any = get_artifact_repository(place, tracking_uri=uri)
+        repository.log_artifact(str(path))
 
 
 def search(client: MlflowClient, experiment: str, condition: str) -> Iterator[Run]:
@@ -251,6 +262,7 @@ def _child(run: Run) -> _Child:
     tags = run.data.tags
     return _Child(
         id=run.info.run_id,
+        artifacts=run.info.artifact_uri,
         started=run.info.start_time,
         status=run.info.status,
         state=tags.get(_STATE),

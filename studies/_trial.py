@@ -5,6 +5,7 @@ import re
 import time
 import uuid
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import ray
@@ -23,6 +24,11 @@ class Trial(tune.Trainable):
 
     Nothing is claimed at set-up: Tune may start a process for a trial and then give the trial to another.
     """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """What a trial asks for; ``tune.with_resources`` would make a class and a request for each trial."""
+        return _request(config["cpu"], config["gpu"])
 
     def setup(self, config: dict[str, Any]) -> None:
         self._registry = ray.get_actor(config["registry"])
@@ -106,6 +112,11 @@ class Trial(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing: the host restores the seat when the trial takes it."""
+
+
+@cache
+def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
+    return tune.PlacementGroupFactory([{"CPU": cpu, "GPU": gpu}])
 
 
 def host_died(error: Exception) -> str:

@@ -43,10 +43,10 @@ class Source(Protocol):
     """Where jobs come from and reports go to."""
 
     def remaining(self) -> int:
-        """How many jobs :meth:`next_job` will still give."""
+        """How many jobs :meth:`next_job` may still give; 0 when there are no more."""
 
     def next_job(self) -> tuple[Job, int] | None:
-        """The next job and the last step of it that is known; None when there are no more."""
+        """The next job and the last step of it that is known; None while there is none to give."""
 
     def on_report(self, name: str, report: Report) -> bool:
         """Take a report; True stops the trial."""
@@ -68,9 +68,9 @@ class _Local:
 class _Proposer(_Local, Searcher):
     """Gives Tune the source's jobs."""
 
-    def __init__(self, source: Source, registry: str, judge: "_Judge", slots: Callable[[], int]) -> None:
+    def __init__(self, source: Source, judge: "_Judge", slots: Callable[[], int], common: Mapping[str, Any]) -> None:
         super().__init__()
-        self._source, self._registry, self._judge, self._slots = source, registry, judge, slots
+        self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._again: list[tuple[Job, int]] = []
 
@@ -78,11 +78,13 @@ class _Proposer(_Local, Searcher):
         if self._judge.fault is None and len(self._live) >= self._slots():
             return None  # Tune's own limit is fixed at the start, and nodes come and go
         given = self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
-        if given is None or self._judge.fault is not None:
+        if self._judge.fault is not None:
             return Searcher.FINISHED
+        if given is None:
+            return None if self._source.remaining() else Searcher.FINISHED
         self._live[trial_id] = job, seen = given
         # the job as text: Tune flattens and copies what it is given, and keeps all of it
-        return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, "registry": self._registry}
+        return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Its place is free; the judge has heard of the end.
@@ -122,10 +124,12 @@ class _Judge(_Local, FIFOScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done.
 
-        Its statistics of every metric of every trial, which nobody reads, would make the driver grow.
+        What Tune keeps of each trial, and nobody reads, would make the driver grow.
         """
         self.keeping_faults(self._take, _trial_name(trial), result)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
+        trial.run_metadata.last_result = {"done": True}
+        trial._default_result_or_future = None  # stands in where there is no last result; Ray holds its object
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise.
@@ -285,10 +289,11 @@ class Cluster:
             return
         judge = _Judge(source, self.free, check)
         asked = self.resources
+        slots = Slots(asked, waiting=0 if self._gate is None else 1)
         tuner = tune.Tuner(
-            tune.with_resources(Trial, asked),
+            Trial,
             tune_config=tune.TuneConfig(
-                search_alg=_Proposer(source, self._name, judge, Slots(asked, waiting=0 if self._gate is None else 1)),
+                search_alg=_Proposer(source, judge, slots, {"registry": self._name, **asked}),
                 scheduler=judge,
                 num_samples=count,
                 reuse_actors=True,

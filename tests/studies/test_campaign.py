@@ -9,7 +9,7 @@ from typing import Any, cast
 import optuna
 import pytest
 
-from studies._campaign import Confirm, Ledger, Search, winners
+from studies._campaign import Campaign, Confirm, Ledger, Search, winners
 from studies._job import Report
 from studies._panel import Panel
 from studies._store import Record, Store
@@ -51,6 +51,9 @@ class _Panel:
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+    def begin(self, stage: str, total: int) -> None:
+        self.said.append(f"{stage} of {total}")
 
     def update(self) -> None:
         self.drawn += 1
@@ -96,7 +99,7 @@ def _report(step: int, nll: float = 3.0, **changes: Any) -> Report:
     return Report(step=step, metrics={"eval/nll": nll}, **{"done": step == 8, **changes})
 
 
-def _train(stage: Search | Confirm, loss: Callable[[str], float] = lambda _: 3.0) -> list[str]:
+def _train(stage: Search | Confirm | Campaign, loss: Callable[[str], float] = lambda _: 3.0) -> list[str]:
     """Run every job of a stage to its end, one by one."""
     names = []
     while given := stage.next_job():
@@ -323,3 +326,50 @@ def test_winners_explain_missing_arms(folder: _Folder) -> None:
     found = winners(ledger.store)
     assert [r.arm for r in found.records] == ["fixed"]
     assert found.missing == ("arm 'baseline' has no finished trial with a finite eval/ppl (2 diverged, 1 failed)",)
+
+
+_SEARCHED = ["baseline-0000", "fixed-0000", "baseline-0001", "fixed-0001"]
+_CONFIRMED = [f"{arm}-0001-confirm-{seed:02d}" for seed in (0, 1) for arm in ("baseline", "fixed")]
+
+
+def test_campaign_searches_and_then_confirms(folder: _Folder) -> None:
+    campaign = Campaign(folder.open(grace_steps=0))
+    assert (campaign.searches, campaign.remaining()) == (True, 8)
+    assert _train(campaign, _loss) == _SEARCHED + _CONFIRMED
+    assert (campaign.searches, campaign.remaining()) == (False, 0)
+    assert folder.panel.said == ["confirm: baseline-0001, fixed-0001 x 2 fresh paired seeds", "confirm of 4"]
+
+
+def test_campaign_confirms_nothing_before_the_last_trial_has_ended(folder: _Folder) -> None:
+    campaign = Campaign(folder.open(grace_steps=0))
+    *ended, last = (campaign.next_job() or pytest.fail("no job") for _ in range(4))
+    for job, _ in ended:
+        campaign.on_report(job.name, _report(8))
+    assert (campaign.next_job(), campaign.searches, campaign.remaining()) == (None, True, 4)
+    campaign.on_report(last[0].name, _report(8, 2.0))
+    job, seen = campaign.next_job() or pytest.fail("no job")
+    assert (job.name, seen, campaign.remaining()) == ("baseline-0000-confirm-00", 0, 3)
+
+
+def test_campaign_goes_on_in_either_stage(folder: _Folder) -> None:
+    def given(campaign: Campaign, count: int) -> list[str]:
+        return [(campaign.next_job() or pytest.fail("no job"))[0].name for _ in range(count)]
+
+    assert given(Campaign(folder.open(grace_steps=0)), 3) == _SEARCHED[:3]
+    campaign = Campaign(folder.open(grace_steps=0))
+    assert campaign.remaining() == 8
+    assert given(campaign, 4) == sorted(_SEARCHED)
+    assert _train(Campaign(folder.open(grace_steps=0)), _loss) == _SEARCHED + _CONFIRMED
+    assert Campaign(folder.open(grace_steps=0)).remaining() == 0
+    assert folder.panel.said == []  # a study that is done says nothing
+    more = Campaign(folder.open(grace_steps=0, seeds=3))
+    assert not more.searches
+    assert _train(more) == ["baseline-0001-confirm-02", "fixed-0001-confirm-02"]
+
+
+def test_campaign_ends_where_no_arm_has_a_winner(folder: _Folder) -> None:
+    campaign = Campaign(folder.open())
+    while given := campaign.next_job():
+        campaign.on_failure(given[0].name, "crashed", "Traceback")
+    assert (campaign.remaining(), campaign.searches) == (0, False)
+    assert [text for text in folder.panel.said if "confirm" in text] == []
