@@ -1,10 +1,11 @@
-"""A study that is stopped by Ctrl-C and started again with the same command; for what is killed see test_faults.py."""
+"""A study stopped by SIGTERM or Ctrl-C, and started again with the same command; for kills see test_faults.py."""
 
 import os
 import shlex
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ def ended(folder: Path) -> dict[str, Any]:
     }
 
 
-def interrupt(process: Command, folder: Path, trials: int, times: int = 1) -> str:
-    """Press Ctrl-C once so many trials have ended; what it says. No process of it stays."""
+def stop(process: Command, folder: Path, trials: int, signals: Sequence[signal.Signals]) -> str:
+    """Send signals once so many trials have ended; what it says. No process of it stays."""
     wait_until(lambda: len(ended(folder)) >= trials or process.poll() is not None, 300)
-    for _ in range(times):
-        os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
+    for number in signals:
+        os.killpg(process.pid, number)  # a terminal's Ctrl-C and a batch system's SIGTERM reach the whole group
         time.sleep(0.3)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -44,16 +45,16 @@ def interrupt(process: Command, folder: Path, trials: int, times: int = 1) -> st
     return err
 
 
-def test_run_interrupted_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Path) -> None:
+def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "learnable_bucketing"
     line = command(toy_model, tmp_path)
-    err = interrupt(Command(*line), folder, 2)
+    err = stop(Command(*line), folder, 2, [signal.SIGTERM])
     assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("To go on: ")[2]
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("learnable_bucketing")
     assert experiment is not None
     assert "RUNNING" not in {r.info.status for r in client.search_runs([experiment.experiment_id], max_results=1000)}
-    interrupt(Command(*line), folder, 4, times=3)  # by someone who does not wait
+    stop(Command(*line), folder, 4, [signal.SIGINT] * 3)  # by someone who does not wait
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
     found = outcome(tmp_path, "learnable_bucketing")
