@@ -13,7 +13,7 @@ from cluster_nodes import Nodes, can_hide
 from faults import assert_same, outcome
 from study_runs import SMALL, Command, Done, read_trials, run_cli, wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 
 # proposals drawn at random, no ASHA and no company in a pack: what depends on the order of reports is left out
 WIDE = (*SMALL, "--trials=3", "--seats=1", "--set=grace_steps=0")
@@ -84,7 +84,6 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
         node.kill()
 
 
-@pytest.mark.faults
 def test_nodes_join_and_die_in_mid_study(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

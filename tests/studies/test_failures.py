@@ -28,6 +28,7 @@ def _error_lines(done: Done) -> list[str]:
     return [line for line in done.err.splitlines() if line.startswith("hylorada: ")]
 
 
+@pytest.mark.faults
 def test_study_in_which_everything_fails_says_why_in_one_screen(toy_model: str, tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "learnable_bucketing"
     names = [f"{arm}-000{i}" for arm in ("baseline", "fixed", "learnable") for i in (0, 1)]

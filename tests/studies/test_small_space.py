@@ -10,7 +10,7 @@ import yaml
 from mlflow import MlflowClient
 from study_runs import read_trials, run_cli
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = [pytest.mark.timeout(500), pytest.mark.faults]
 _STUDY = {
     "definition": "small space",
     "name": "small",

@@ -9,7 +9,7 @@ from study_runs import read_trials, run_cli
 
 from studies._results import read_results
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 
 
 def _write_texts(folder: Path) -> None:

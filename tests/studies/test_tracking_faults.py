@@ -14,7 +14,7 @@ from studies._experiment import check_artifacts, open_runs
 from studies._store import Record
 from studies._tracking import Tracker
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.faults]
 
 
 @pytest.fixture(scope="module")
