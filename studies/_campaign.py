@@ -71,7 +71,7 @@ class Stage:
         self._store.restart(name)
 
     def remaining(self) -> int:
-        """How many trials have not ended."""
+        """How many trials are still to be given; at the opening, all that have not ended."""
         raise NotImplementedError
 
     def next_job(self) -> tuple[Job, int] | None:
@@ -212,7 +212,7 @@ class Confirm(Stage):
 
 
 class Campaign:
-    """Both stages, one after the other: trial processes of the search go on with runs of the confirm stage.
+    """Both stages, one after the other, in one run of Tune.
 
     Args:
         ledger: where everything is kept; a campaign opened again on it goes on where things stand.
@@ -222,11 +222,12 @@ class Campaign:
         self._ledger = ledger
         self._search = Search(ledger)
         self._stage: Stage = self._search
-        self._begin_confirm_if_due()
+        if self._search.ended():
+            self._begin_confirm()
 
     @property
     def searches(self) -> bool:
-        """Whether the search has not ended."""
+        """Whether confirm has not begun."""
         return self._stage is self._search
 
     def remaining(self) -> int:
@@ -236,7 +237,9 @@ class Campaign:
 
     def next_job(self) -> tuple[Job, int] | None:
         """The next trial; None also while the last trials of the search decide what is to be confirmed."""
-        self._begin_confirm_if_due()
+        if self.searches and self._search.ended():
+            self._tell_exhausted()
+            self._begin_confirm()
         return self._stage.next_job()
 
     def on_report(self, name: str, report: Report) -> bool:
@@ -248,14 +251,11 @@ class Campaign:
     def on_restart(self, name: str) -> None:
         self._stage.on_restart(name)
 
-    def _begin_confirm_if_due(self) -> None:
-        if not (self.searches and self._search.ended()):
-            return
+    def _begin_confirm(self) -> None:
         store, panel = self._ledger.store, self._ledger.panel
         best = winners(store).records
         self._stage = Confirm(self._ledger, best)
         if self._stage.remaining():
-            self._tell_exhausted()
             panel.say(f"confirm: {', '.join(r.name for r in best)} x {store.study.seeds} fresh paired seeds")
             panel.begin("confirm", store.study.seeds * len(best))
 

@@ -42,12 +42,12 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
         A check that raises it again: an exception that comes up in some library's callback may be swallowed there.
     """
     asked = []
+    pool = logging.getLogger("sqlalchemy.pool")
+    level = pool.level
 
     def end(*_: object) -> None:
         asked.append(True)
-        logging.getLogger("sqlalchemy.pool").setLevel(
-            logging.CRITICAL
-        )  # its connections may be in the middle of a query
+        pool.setLevel(logging.CRITICAL)  # it logs a traceback when the connection of an interrupted query is reset
         raise Interrupted
 
     def check() -> None:
@@ -60,6 +60,7 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        pool.setLevel(level)
 
 
 def run_study(study: Study, options: Options, console: Console) -> Results:

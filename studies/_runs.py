@@ -207,7 +207,7 @@ class StudyRuns:
             self._upload(child, path)
 
     def _upload(self, child: _Child, path: Path) -> None:
-        """MLflow's client would keep a thread pool for each of a thousand runs."""
+        """Put a file among a run's artifacts; MLflow's client would keep a thread pool for each of 1,024 runs."""
         uri = self.client.tracking_uri
         place = add_databricks_profile_info_to_artifact_uri(child.artifacts, uri)  # type: ignore[no-untyped-call]
         repository: Any = get_artifact_repository(place, tracking_uri=uri)

@@ -27,7 +27,7 @@ class Trial(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """What a trial asks for; ``tune.with_resources`` would make a class and a request for each trial."""
+        """What a trial asks for."""
         return _request(config["cpu"], config["gpu"])
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ class Trial(tune.Trainable):
         """Nothing: the host restores the seat when the trial takes it."""
 
 
-@cache
+@cache  # Tune keeps every trial's: with one each, as ``tune.with_resources`` makes, the driver grows by 5 KiB a trial
 def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([{"CPU": cpu, "GPU": gpu}])
 

@@ -66,22 +66,31 @@ class _Local:
 
 
 class _Proposer(_Local, Searcher):
-    """Gives Tune the source's jobs."""
+    """Gives Tune the source's jobs.
+
+    Args:
+        source: of the jobs.
+        judge: keeps what comes up here.
+        slots: how many trials Tune may hold.
+        common: what every trial's config holds beside its job.
+    """
 
     def __init__(self, source: Source, judge: "_Judge", slots: Callable[[], int], common: Mapping[str, Any]) -> None:
         super().__init__()
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._again: list[tuple[Job, int]] = []
+        self._waits = False  # for a trial to end: until then the source has nothing to give
 
     def suggest(self, trial_id: str) -> Any:
-        if self._judge.fault is None and len(self._live) >= self._slots():
+        if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
             return None  # Tune's own limit is fixed at the start, and nodes come and go
         given = self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
         if self._judge.fault is not None:
             return Searcher.FINISHED
         if given is None:
-            return None if self._source.remaining() else Searcher.FINISHED
+            self._waits = bool(self._live) and self._source.remaining() > 0
+            return None if self._waits else Searcher.FINISHED
         self._live[trial_id] = job, seen = given
         # the job as text: Tune flattens and copies what it is given, and keeps all of it
         return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
@@ -92,7 +101,7 @@ class _Proposer(_Local, Searcher):
         Tune gives a trial up whose process is gone before it has started there, as one that waits to be used again may
         be: it comes again, before all that come after it.
         """
-        given = self._live.pop(trial_id, None)
+        given, self._waits = self._live.pop(trial_id, None), False
         if error and given is not None:
             self._again.append(given)
 
@@ -124,12 +133,12 @@ class _Judge(_Local, FIFOScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done.
 
-        What Tune keeps of each trial, and nobody reads, would make the driver grow.
+        What Tune would keep of each trial is dropped: it makes the driver grow.
         """
         self.keeping_faults(self._take, _trial_name(trial), result)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
-        trial.run_metadata.last_result = {"done": True}
-        trial._default_result_or_future = None  # stands in where there is no last result; Ray holds its object
+        trial.run_metadata.last_result = {}
+        trial._default_result_or_future = None  # the answer of the trial's process to a question of Tune's
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise.
@@ -264,7 +273,7 @@ class Cluster:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What one trial asks for: its share of a GPU, or of a CPU node's cores."""
+        """What one trial asks for, in a whole run: its share of a GPU, or of the cores of the smallest node now."""
         if self._kind == "GPU":
             return {"cpu": 0, "gpu": share(1, self.seats)}
         return {"cpu": share(min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats), "gpu": 0}

@@ -1,6 +1,7 @@
 """Run trials on a real host whose engine fails as told, and print how each ended.
 
-``python hosts.py KIND FOLDER SEATS kill|spare``: ``kill`` ends every trial process when a trial ends.
+``python hosts.py KIND FOLDER SEATS kill|spare|late``: ``kill`` ends every trial process when a trial ends; ``late``
+gives the last trial when the others have ended.
 """
 
 import json
@@ -81,10 +82,11 @@ class Trials:
 
     Args:
         at_end: called when a trial ends; its process then waits to be used by another.
+        late: whether the last is given when the others have ended, as the runs of the confirm stage are.
     """
 
-    def __init__(self, at_end: Callable[[], None]) -> None:
-        self._left, self._at_end = list(NAMES), at_end
+    def __init__(self, at_end: Callable[[], None], late: bool) -> None:
+        self._left, self._at_end, self._late = list(NAMES), at_end, late
         self.ended: list[str] = []
         self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
 
@@ -92,7 +94,7 @@ class Trials:
         return len(self._left)
 
     def next_job(self) -> tuple[Job, int] | None:
-        if not self._left:
+        if not self._left or (self._late and len(self._left) == 1 and len(self.ended) < len(NAMES) - 1):
             return None
         name = self._left.pop(0)
         return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""), 0
@@ -128,7 +130,7 @@ def main() -> None:
         for pid in marked(mark, "ray::Trial") if kill == "kill" else []:
             os.kill(pid, signal.SIGKILL)
 
-    trials = Trials(kill_trials)
+    trials = Trials(kill_trials, late=kill == "late")
     stopped = None
     try:
         while trials.remaining():

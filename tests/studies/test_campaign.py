@@ -368,8 +368,12 @@ def test_campaign_goes_on_in_either_stage(folder: _Folder) -> None:
 
 
 def test_campaign_ends_where_no_arm_has_a_winner(folder: _Folder) -> None:
-    campaign = Campaign(folder.open())
+    few = {"arms": {"one": {"space": {"r": {"choice": [4, 8]}}}}, "trials": 5}
+    campaign = Campaign(folder.open(**few))
     while given := campaign.next_job():
         campaign.on_failure(given[0].name, "crashed", "Traceback")
     assert (campaign.remaining(), campaign.searches) == (0, False)
+    assert folder.panel.said[-1] == "one: search space exhausted: 2 of 2 points evaluated"
     assert [text for text in folder.panel.said if "confirm" in text] == []
+    Campaign(folder.open(**few))
+    assert folder.panel.said == []

@@ -12,9 +12,9 @@ from hosts import REPORTS
 pytestmark = [pytest.mark.timeout(400), pytest.mark.faults]
 
 
-def _run(kind: str, folder: Path, seats: int = 3, kill: bool = False) -> dict[str, Any]:
+def _run(kind: str, folder: Path, seats: int = 3, how: str = "spare") -> dict[str, Any]:
     script = Path(__file__).with_name("hosts.py")
-    arguments = [kind, str(folder), str(seats), "kill" if kill else "spare"]
+    arguments = [kind, str(folder), str(seats), how]
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -38,8 +38,15 @@ def test_trial_that_costs_each_host_its_device_fails_alone(tmp_path: Path) -> No
 
 def test_trial_whose_waiting_process_dies_is_not_overtaken(tmp_path: Path) -> None:
     """Tune gives such a trial up; what is proposed after it must be so in the knowledge of how it ended."""
-    found = _run("never", tmp_path, seats=1, kill=True)
+    found = _run("never", tmp_path, seats=1, how="kill")
     assert found["ended"] == ["a", "b", "c"]
     whole = list(REPORTS)
     assert found["told"] == {"a": whole, "b": ["restarted", *whole], "c": whole}
+    assert found["stopped"] is None
+
+
+def test_trial_that_waits_for_others_to_end_is_given_then(tmp_path: Path) -> None:
+    found = _run("never", tmp_path, how="late")
+    assert sorted(found["ended"][:2]) == ["a", "b"]
+    assert found["told"] == {name: list(REPORTS) for name in "abc"}
     assert found["stopped"] is None

@@ -54,7 +54,8 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     experiment = client.get_experiment_by_name("learnable_bucketing")
     assert experiment is not None
     assert "RUNNING" not in {r.info.status for r in client.search_runs([experiment.experiment_id], max_results=1000)}
-    stop(Command(*line), folder, 4, [signal.SIGINT] * 3)  # by someone who does not wait
+    stop(Command(*line), folder, 4, [signal.SIGINT])
+    stop(Command(*line), folder, 6, [signal.SIGINT] * 3)  # by someone who does not wait
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
     found = outcome(tmp_path, "learnable_bucketing")
