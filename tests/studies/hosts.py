@@ -114,7 +114,7 @@ class Trials:
 
 
 def main() -> None:
-    kind, folder, seats, kill = sys.argv[1:]
+    kind, folder, seats, how = sys.argv[1:]
     mark = mark_children()
     here = Path(__file__).resolve()
     os.environ["PYTHONPATH"] = os.pathsep.join((str(here.parent), str(here.parents[2])))  # of Ray's workers
@@ -127,10 +127,10 @@ def main() -> None:
     cluster = Cluster(address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace)
 
     def kill_trials() -> None:
-        for pid in marked(mark, "ray::Trial") if kill == "kill" else []:
+        for pid in marked(mark, "ray::Trial") if how == "kill" else []:
             os.kill(pid, signal.SIGKILL)
 
-    trials = Trials(kill_trials, late=kill == "late")
+    trials = Trials(kill_trials, late=how == "late")
     stopped = None
     try:
         while trials.remaining():
