@@ -13,23 +13,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import optuna
+from cluster_nodes import Nodes
 from mlflow import MlflowClient
 from study_runs import SMALL, Command, Done, read_trials, run_cli
 
 from studies._job import CHECKPOINT
 from studies._store import OPEN
 
-VICTIMS = ("driver", "machine", "host", "trial")
+VICTIMS = ("driver", "machine", "host", "trial", "node")
 NAME = "broken"
 _TITLES = {"host": ("ray::Host",), "trial": ("ray::Trial", "ray::ResourceTrainable")}  # idle, and at work
 _DECIDED = {"params", "adapter", "training", "seed", "data_seed"}  # by Optuna and the study: never but the same
+_REST = 6  # reports, two of each trial in a pack: one whose hosts die 4 times before it reports stops a study, rightly
 _PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not what
 
 # One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.
@@ -84,19 +87,43 @@ class Broken:
 
     def wound(self, victims: Sequence[str], kills: int) -> int:
         """Run it to its end while hosts or trial processes are killed; how many were."""
-        process = Command(*self.command())
-        before, known, idle = len(self.kills), -1, 0
-        while process.poll() is None and len(self.kills) - before < kills:
-            time.sleep(self.chance.uniform(0.5, 3.0))
-            idle = 0 if self.steps() > known else idle + 1
-            if 2 <= idle < 60:  # a host that never comes to a report again and again stops the study, rightly
-                continue
-            known = self.steps()
+
+        def strike(process: Command) -> str | None:
             victim = self.chance.choice(list(victims))
             pids = process.pids(_TITLES[victim])
-            if pids and process.poll() is None:
-                self.kills.append((victim, self.steps()))
+            if pids:
                 _kill(self.chance.choice(pids))
+            return victim if pids else None
+
+        return self._run_under(strike, kills)
+
+    def lose_nodes(self, count: int, kills: int) -> int:
+        """Run it to its end on a cluster of so many nodes that die, each replaced by a new one; how many died."""
+        with Nodes(cpus=0) as nodes, patch.dict(os.environ, nodes.environment):
+            alive = [nodes.add(f"node-{number}") for number in range(count)]
+
+            def strike(_: Command) -> str:
+                alive.pop(self.chance.randrange(count)).kill()
+                time.sleep(self.chance.uniform(0, 5))
+                alive.append(nodes.add(f"node-{len(nodes.nodes)}"))
+                return "node"
+
+            return self._run_under(strike, kills, f"--address={nodes.address}", "--wait=60")
+
+    def _run_under(self, strike: Callable[[Command], str | None], kills: int, *options: str) -> int:
+        """Run it to its end, struck so many times; ``strike`` tells whom it hit, if anybody."""
+        process = Command(*self.command(), *options)
+        before, rested, strikes = len(self.kills), self.steps(), 0
+        end = time.monotonic() + 1800
+        while process.poll() is None and len(self.kills) - before < kills:
+            assert time.monotonic() < end, "it does not go on"
+            time.sleep(self.chance.uniform(0.5, 3.0))
+            steps = self.steps()
+            if steps >= rested + _REST:
+                rested, strikes = steps, 0
+            if strikes < 2 and (victim := strike(process)) is not None:
+                self.kills.append((victim, steps))
+                strikes += 1
         _, err = process.communicate(timeout=400)
         assert process.returncode == 0, err
         return len(self.kills) - before
@@ -231,7 +258,9 @@ def _campaign(place: Path, victim: str, options: Sequence[str], expected: Outcom
     began = time.monotonic()
     while len(kills) < args.kills:
         broken = Broken(place / str(studies), args.model, options, chance, kills)
-        if victim in _TITLES:
+        if victim == "node":  # one node at a time keeps one order of trials
+            broken.lose_nodes(1 if options is ONE_SEAT else 2, args.kills - len(kills))
+        elif victim in _TITLES:
             broken.wound([victim], args.kills - len(kills))
         else:
             while len(kills) < args.kills and broken.break_off(victim):
