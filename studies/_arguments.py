@@ -1,6 +1,7 @@
 """The arguments of the command line, and the help that teaches them."""
 
 import argparse
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,17 @@ exit codes: 0 done, 2 bad input, 3 a trial crashed or no arm finished, 130 inter
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; ``command`` names the subcommand."""
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read a command line; ``command`` names the subcommand. Help and what argparse refuses end the process."""
+    parser = _make_parser()
+    args = parser.parse_args(arguments)
+    for name, value in vars(args).items():
+        if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
+            parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
+    return args
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hylorada",
         description="Does learning where position buckets lie make HyLoRADA adapters better, on your model and text?",

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hylorada import InputError, nearest
 
-from ._arguments import make_parser
+from ._arguments import parse
 from ._asked import checked_study, definitions, stored_study, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped
@@ -26,13 +26,21 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Read and run one command.
+
+    Returns:
+        The exit code.
+    """
+    return run(parse(arguments))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a command that has been read.
 
     Returns:
         The exit code.
     """
     prepare_environment()
-    args = _parsed(arguments)
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
         code: int = _COMMANDS[args.command](args, console)
@@ -44,15 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
-    args = parser.parse_args(arguments)
-    for name, value in vars(args).items():
-        if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
-            parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
-    return args
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:

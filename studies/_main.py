@@ -1,7 +1,9 @@
-"""The console script: Ctrl-C or SIGTERM during the imports, which take seconds, end without a traceback too."""
+"""The console script: help needs none of the imports, which take seconds; a signal during them leaves no traceback."""
 
 import signal
 import sys
+
+from ._arguments import parse
 
 
 def main() -> int:
@@ -11,10 +13,11 @@ def main() -> int:
         The exit code.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, here and later: saved, told, cleaned up
+    args = parse()
     try:
-        from ._cli import main as run
+        from ._cli import run
 
-        return run()
+        return run(args)
     except KeyboardInterrupt:
         print("interrupted; nothing has been started", file=sys.stderr)
         return 130

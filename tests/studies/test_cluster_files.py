@@ -13,7 +13,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 import studies
-from studies._arguments import make_parser
+from studies._arguments import parse
 
 FOLDER = Path(studies.__file__).parent / "clusters"
 FILES = {"aws.yaml": 2, "kuberay.yaml": 1, "slurm.sh": 1}  # with the `hylorada` commands in each
@@ -50,7 +50,7 @@ def test_command_lines_are_ones_that_hylorada_takes(name: str, count: int) -> No
     lines = commands(read(name))
     assert len(lines) == count
     for line in lines:
-        args = make_parser().parse_args(line)
+        args = parse(line)
         if line[0] == "run":
             assert args.address in ("auto", "h:1")
             assert args.wait >= 120
