@@ -368,6 +368,6 @@ def _comparison_problems(pairs: Any, arms: Any) -> list[str]:
             problems.append(f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}")
         elif pair in pairs[:i]:
             problems.append(f"comparisons: {pair!r} stands twice")
-        else:
+        elif known:  # without any, that is the problem
             problems += [f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}" for a in pair if a not in known]
     return problems

@@ -115,6 +115,8 @@ Refused = Callable[..., list[str]]
             ["--set=arms.fixed.space.num_buckets.choice=[8, 129]"],
             "arms.fixed: num_buckets 129 exceeds the block of 128 positions; use at most one bucket a position",
         ),
+        (["--set=arms={}"], "arms must name at least one arm, got {}"),
+        (["--set=arms=null"], "arms must name at least one arm, got None"),
         (["--set=dtype=float8"], "dtype 'float8' is unknown; did you mean 'float64'?"),
         (
             ["--name=a/b"],
