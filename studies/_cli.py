@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -132,14 +133,15 @@ def _stdout() -> Console:
 
 
 def _print_results(results: Any, as_json: bool) -> None:
-    from ._report import table
+    from ._report import table, verdict_lines
 
     if as_json:
         print(json.dumps(results.to_dict(), indent=1))
         return
     out = _stdout()
     out.print(table(results))
-    out.print(results.verdict, highlight=False, markup=False, soft_wrap=True)
+    for line in verdict_lines(results):
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
     for note in results.notes:
         out.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
@@ -296,11 +298,13 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", args.host]
     print(f"MLflow: http://{args.host}:{args.port} (Ctrl-C ends it)", flush=True)
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command += ["--port", str(args.port), "--workers", "1"]
+    server = subprocess.Popen(command, env=environment, start_new_session=True)  # MLflow leaves its workers behind
     try:
-        return subprocess.run(
-            [*command, "--port", str(args.port), "--workers", "1"], env=environment, check=False
-        ).returncode
-    except KeyboardInterrupt:
+        return server.wait()
+    except KeyboardInterrupt:  # SIGTERM too
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
         return 0
 
 

@@ -41,6 +41,11 @@ def table(results: Results) -> Table:
     return rich_table(arms_sheet(results))
 
 
+def verdict_lines(results: Results) -> list[str]:
+    """The verdict with each sentence, and each finding within one, on a line of its own."""
+    return re.split(r"(?<=[.;]) ", results.verdict)
+
+
 def trial_table(records: Mapping[str, Record], study: Study) -> Table:
     """Every search trial with what it searched, for the terminal; the best of each arm is bold."""
     return rich_table(searched_sheet(records, study))
@@ -164,14 +169,10 @@ def _head(results: Results, study: Study) -> str:
     )
     notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
-    title, verdict = escape(results.study), _clauses(results.verdict)
+    title = escape(results.study)
+    verdict = " ".join(f"<span>{escape(line)}</span>" for line in verdict_lines(results))
     opening = f'<h1>{title}</h1><p class="what">{escape(what)}</p>'
     return f'<header>{opening}<p class="verdict">{verdict}</p>{listed}</header>'
-
-
-def _clauses(text: str) -> str:
-    """Each sentence, and each finding within one, on a line of its own."""
-    return " ".join(f"<span>{escape(part)}</span>" for part in re.split(r"(?<=[.;]) ", text))
 
 
 def _provenance(provenance: Mapping[str, Any]) -> str:

@@ -53,6 +53,7 @@ class Results:
         arms: by name.
         comparisons: arm against reference on the test split.
         verdict: in a sentence or two.
+        earlier: verdicts that the test split gave before the study was extended, the first one first.
         notes: what the reader must know: arms left out, runs that failed.
         provenance: commit, versions, model and data fingerprints, seeds.
     """
@@ -65,6 +66,7 @@ class Results:
     verdict: str
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
+    earlier: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,8 +75,22 @@ class Results:
         return next((c for c in self.comparisons if (c.arm, c.reference) == (arm, reference)), None)
 
 
-def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str, Any], notes: list[str]) -> Results:
-    """Compute the results of whatever the confirm stage has finished."""
+def gather(
+    store: Store,
+    base: Mapping[str, Any] | None,
+    provenance: Mapping[str, Any],
+    notes: list[str],
+    before: Results | None = None,
+) -> Results:
+    """Compute the results of whatever the confirm stage has finished.
+
+    Args:
+        store: of the study.
+        base: test figures of the base alone, if they were measured.
+        provenance: for the results.
+        notes: what else the reader must know.
+        before: the study's results until now, if it had any: whoever extends a study may have read them.
+    """
     study = store.study
     runs = {arm: _confirmed(store, arm) for arm in study.arms}
     paired = _paired_seeds(runs)
@@ -82,16 +98,43 @@ def gather(store: Store, base: Mapping[str, Any] | None, provenance: Mapping[str
     scores = {arm: _scores(arm, found, store) for arm, found in kept.items() if found}
     pairs = [p for p in study.comparisons if all(x in scores for x in p)]
     comparisons = compare(list(scores.values()), pairs, seed=study.seed) if pairs else ()
+    now = _verdict(study, comparisons)
+    earlier = _earlier(before, now)
     return Results(
         study=study.name,
         base_ppl=None if base is None else float(base["ppl"]),
         tokens=_tokens(scores),
         arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
         comparisons=comparisons,
-        verdict=_verdict(study, comparisons),
-        notes=(*notes, *_lost_runs(store, runs), *_idle_boundaries(kept), *_looks_ahead(kept)),
+        verdict=now,
+        notes=(
+            *notes,
+            *_lost_runs(store, runs),
+            *_idle_boundaries(kept),
+            *empty_buckets(kept, study.block_size),
+            *_looks_ahead(kept),
+            *_read_again(earlier),
+        ),
         provenance=provenance,
+        earlier=earlier,
     )
+
+
+def _earlier(before: Results | None, now: str) -> tuple[str, ...]:
+    """A study that is run again without new trials or seeds comes to the same verdict, and has not looked again."""
+    if before is None or before.verdict == now:
+        return before.earlier if before else ()
+    return (*before.earlier, before.verdict)
+
+
+def _read_again(earlier: tuple[str, ...]) -> list[str]:
+    if not earlier:
+        return []
+    times = f"{len(earlier)} earlier verdict" + "s" * (len(earlier) > 1)
+    return [
+        f"the test split has given {times} before this one, which the intervals do not allow for: where a study goes "
+        f"on because of what it found, chance findings grow likelier. First: {earlier[0]}"
+    ]
 
 
 def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
@@ -193,6 +236,22 @@ def _idle_boundaries(runs: Mapping[str, list[Record]]) -> list[str]:
     return notes
 
 
+def empty_buckets(runs: Mapping[str, list[Record]], block_size: int) -> list[str]:
+    """Arms that have ended with fewer buckets than they were given: their boundaries met, or left the block."""
+    notes = []
+    for arm, found in runs.items():
+        learned = [sorted(r.reports[-1].boundaries) for r in found if r.reports[-1].boundaries]
+        wide = {int((np.diff([0.0, *edges, block_size]) >= 1).sum()) for edges in learned}
+        buckets = 1 + max(map(len, learned), default=0)
+        if wide and min(wide) < buckets:
+            counts = " to ".join(map(str, sorted({min(wide), max(wide)})))
+            notes.append(
+                f"arm {arm!r} was given {buckets} buckets, of which {counts} are a token wide or more at the end of "
+                "training: what it has learned is nearer to fewer buckets; see the boundaries in the report"
+            )
+    return notes
+
+
 def load_records(folder: Path) -> dict[str, Record]:
     """All records of a study folder, read without opening it for writing."""
     records = [read_record(p) for p in sorted((folder / "trials").glob("*/trial.json"))]
@@ -215,4 +274,5 @@ def read_results(path: Path) -> Results:
         ArmResult(**{**a, "ppl_by_seed": tuple(a["ppl_by_seed"]), "seeds": tuple(a["seeds"])}) for a in values["arms"]
     )
     comparisons = tuple(Comparison(**{**c, "by_seed": tuple(c["by_seed"])}) for c in values["comparisons"])
-    return Results(**{**values, "arms": arms, "comparisons": comparisons, "notes": tuple(values["notes"])})
+    texts = {name: tuple(values.get(name, ())) for name in ("notes", "earlier")}
+    return Results(**{**values, **texts, "arms": arms, "comparisons": comparisons})

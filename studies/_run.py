@@ -24,7 +24,7 @@ from ._job import Job
 from ._panel import Panel
 from ._points import notes
 from ._report import write_html
-from ._results import Results, gather
+from ._results import Results, gather, read_results
 from ._store import OPEN, Store
 from ._study import Study
 from ._tracking import Tracker
@@ -164,7 +164,9 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
                 raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
         best = winners(store)
         base = _base(store, devices)
-    results = gather(store, base, devices.provenance, list(best.missing))
+    found = store.folder / "results.json"
+    before = read_results(found) if found.exists() else None
+    results = gather(store, base, devices.provenance, list(best.missing), before)
     _write(results, store, tracker)
     return results
 

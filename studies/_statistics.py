@@ -181,7 +181,7 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
     opening = f"{subject} {_OUTCOMES[_outcome(comparisons[0])][0]}: " if subject else ""
     findings = "; ".join(_finding(c) for c in comparisons)
     limits = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
-    several = " Each interval stands alone; what is said to be decided is so after Holm's correction."
+    several = " Each interval stands alone, but what is called decided is so after Holm's correction."
     holm = several if len(comparisons) > 1 else ""
     return f"{opening}{findings}.{holm} The smallest effect this study could have seen is {limits}."
 
@@ -297,7 +297,6 @@ def _finding(c: Comparison) -> str:
     text = _OUTCOMES[_outcome(c)][1].format(arm=c.arm, reference=c.reference)
     numbers = f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]".replace("-", "\N{MINUS SIGN}")
     seeds = f"{c.seeds} paired seeds" if c.seeds > 1 else "one seed: seed noise not included"
-    decision = f"undecided, {c.decision}" if " to " in c.decision else c.decision
-    if _outcome(c) == "open" and " to " not in c.decision:
-        decision = "undecided"  # the interval alone lies in one class, but Holm's correction leaves it open
-    return f"{text}, {numbers} (95 %, {seeds}, Holm p = {c.p_holm:.2g}, effect: {decision})"
+    # an interval within one class is left open by Holm's correction alone
+    effect = "undecided" if _outcome(c) == "open" and " to " not in c.decision else c.decision
+    return f"{text}, {numbers} (95 %, {seeds}, Holm p = {c.p_holm:.2g}, effect: {effect})"

@@ -65,6 +65,7 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     (after / "studies" / "learnable_bucketing" / OPEN).touch()  # as a run that is killed leaves it
     report = run_cli("report", "learnable_bucketing", f"--storage={after}")
     assert (report.code, report.err.count("this is what it had found before")) == (0, 1)
+    first = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
     extended = run_cli("extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3")
     assert extended.code == 3  # that trial has crashed
     assert not before.exists()
@@ -77,6 +78,12 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     assert (after / "artifacts" / "learnable_bucketing").is_dir()
     stored = json.loads((after / "studies" / "learnable_bucketing" / "study.json").read_text())
     assert (stored["trials"], stored["seeds"]) == (3, 3)
+    assert first["earlier"] == []
+    now = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
+    assert now["earlier"] == [first["verdict"]]
+    assert "the test split has given 1 earlier verdict before this one" in extended.out
+    again = run_cli("extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3")
+    assert again.out == extended.out  # nothing to do, and nothing new is read
 
 
 def test_extend_asks_by_what(tmp_path: Path) -> None:

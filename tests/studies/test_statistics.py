@@ -178,7 +178,7 @@ def test_verdict_answers_the_question_in_two_sentences() -> None:
         "Learning the boundaries did not help: learnable did not beat fixed, "
         "+0.08 % PPL [\N{MINUS SIGN}0.02, +0.18] (95 %, 3 paired seeds, Holm p = 0.21, effect: none); "
         "learnable was worse than baseline, +0.22 % PPL [+0.10, +0.30] (95 %, 3 paired seeds, Holm p = 0.0004, "
-        "effect: worse). Each interval stands alone; what is said to be decided is so after Holm's correction. "
+        "effect: worse). Each interval stands alone, but what is called decided is so after Holm's correction. "
         "The smallest effect this study could have seen is 0.12 % for learnable vs fixed, "
         "0.12 % for learnable vs baseline."
     )
@@ -215,8 +215,9 @@ def test_verdict_is_sure_only_where_interval_and_holm_agree(
     assert verdict([result], subject="It").startswith(opening)
 
 
-def test_verdict_calls_a_range_undecided() -> None:
-    assert "effect: undecided, none to moderate" in verdict([replace(RESULT, decision="none to moderate")])
+def test_verdict_tells_the_range_of_effects_once() -> None:
+    assert "is undecided, +0.08 % PPL" in verdict([replace(RESULT, decision="none to moderate")])
+    assert "effect: none to moderate)" in verdict([replace(RESULT, decision="none to moderate")])
 
 
 @pytest.mark.parametrize(
