@@ -17,7 +17,7 @@ from ._architectures import decoder_layers
 from ._config import HyLoRADAConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
-from ._merge import merged_weights
+from ._merge import merge_into, restore
 from ._pack import Pack, Prepared
 from ._peft_format import load_adapter, save_adapter
 from ._pooling import History
@@ -143,7 +143,7 @@ class HyLoRADAModel(nn.Module):
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """Within it the model is the base alone, also while the LoRA part is merged."""
-        merged = self._originals is not None
+        enabled, merged = self._enabled, self._originals is not None
         self.unmerge()
         self._enabled = False
         try:
@@ -161,20 +161,17 @@ class HyLoRADAModel(nn.Module):
 
         Raises:
             InputError: the adapter has a position bias (its update differs from position to position, so no one weight
-                gives it) or non-finite numbers; the base is left as it was.
+                gives it) or non-finite numbers, or another model is merged into this base; the base is left as it was.
+            RuntimeError: the model is closed.
         """
-        if self._originals is not None:
-            return
-        self._refuse_if_closed()
-        folded = merged_weights(self.base, self.adapter)
-        weights = {path: self.base.get_parameter(f"{path}.weight") for path in folded}
-        self._originals = {path: weight.detach().clone() for path, weight in weights.items()}
-        _overwrite(weights, folded)
+        if self._originals is None:
+            self._refuse_if_closed()
+            self._originals = merge_into(self.base, self.adapter)
 
     def unmerge(self) -> None:
         """Give the base its own weights back, bit for bit; not merged, it does nothing."""
         if self._originals is not None:
-            _overwrite({p: self.base.get_parameter(f"{p}.weight") for p in self._originals}, self._originals)
+            restore(self.base, self._originals)
             self._originals = None
 
     def merge_and_unload(self) -> PreTrainedModel:
@@ -184,12 +181,14 @@ class HyLoRADAModel(nn.Module):
             The base, its weights changed in place.
 
         Raises:
-            InputError: the adapter has a position bias or landmarks, which no weights of the base can hold.
+            InputError: the adapter has a position bias or landmarks, which no weights of the base can hold, or what
+                :meth:`merge` raises it for.
+            RuntimeError: the model is closed.
         """
         if self.adapter.landmark is not None:
             raise InputError("an adapter with landmarks can't be unloaded into its base; merge() folds its LoRA part")
         self.merge()
-        self._originals = None
+        self._originals = {}  # the base keeps what it has
         self.close()
         return self.base
 
@@ -383,9 +382,3 @@ def _without_lora(adapter: Adapter) -> Adapter:
     alone = copy.copy(adapter)
     alone.targets = {}
     return alone
-
-
-@torch.no_grad()
-def _overwrite(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    for path, weight in weights.items():
-        weight.copy_(values[path])
