@@ -117,6 +117,9 @@ class Adapter(nn.Module):
         self._vector.grad = grads[:size]
         return values, grads
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_vector": None}  # the parameters of a copy are no views of it
+
     def lora_vector(self) -> Tensor:
         """All LoRA factors one after the other, A before B, in the order of ``targets``."""
         return torch.cat([p.reshape(-1) for p in self.lora.parameters()]) if self._vector is None else self._vector

@@ -1,16 +1,19 @@
 """One adapter on one base: nothing but its own pass sees it, and what its methods give (see also test_contract)."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from designs import DESIGNS
 from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack
 
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
+MakeModel = Callable[..., HyLoRADAModel]
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
@@ -80,3 +83,62 @@ def test_learned_boundaries_are_token_positions(make_base: MakeBase, make_config
     assert boundaries.tolist() == [3.5, 7.5, 11.5]
     assert HyLoRADAModel(base, make_config()).get_learned_boundaries() is None
     assert model.config.landmark_bucketing == "learnable"
+
+
+def _gradients(model: HyLoRADAModel, ids: torch.Tensor) -> dict[str, torch.Tensor | None]:
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    return {name: parameter.grad for name, parameter in model.adapter.named_parameters()}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_deep_copy_computes_the_same_and_shares_nothing(make_model: MakeModel, design: str) -> None:
+    model, ids = make_model(**DESIGNS[design]), _ids(2)
+    twin = copy.deepcopy(model)
+    logits, gradients = model(ids).logits, _gradients(model, ids)
+    assert torch.equal(twin(ids).logits, logits)
+    for name, gradient in _gradients(twin, ids).items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradient, gradients[name], rtol=0, atol=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    model.close()
+    assert torch.equal(twin(ids).logits, logits)
+
+
+def test_deep_copy_of_a_merged_model_that_checkpoints(make_model: MakeModel, make_base: MakeBase) -> None:
+    model, ids = make_model(**LEARNABLE, position_bias=False), _ids(2)
+    expected = _gradients(model, ids)
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model.merge()
+    twin = copy.deepcopy(model)
+    twin.unmerge()
+    for name, gradient in _gradients(twin.train(), ids).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-12)
+    assert all(p.grad is None for p in model.parameters())
+    twin.close()
+    fresh = make_base(dtype=torch.float64)
+    assert torch.equal(twin.base(ids).logits, fresh(ids).logits)
+    assert {type(m) for m in twin.base.modules()} == {type(m) for m in fresh.modules()}
+    assert not any(m._forward_hooks for m in twin.base.modules())
+
+
+def test_deep_copied_adapter_of_a_seat_has_parameters_of_its_own(make_base: MakeBase, make_config: MakeConfig) -> None:
+    adapter = Adapter(make_base(), make_config(), seed=0)
+    adapter.flatten()
+    twin = copy.deepcopy(adapter)
+    torch.nn.init.ones_(next(twin.lora.parameters()))
+    expected = torch.cat([p.detach().reshape(-1) for p in twin.lora.parameters()])
+    assert torch.equal(twin.lora_vector(), expected)
+    assert not torch.equal(twin.lora_vector(), adapter.lora_vector())
+
+
+def test_base_with_compiled_layers_cannot_be_copied(make_model: MakeModel) -> None:
+    model = make_model()
+    pack = Pack(model.base, compile_backend="eager")
+    with pytest.raises(RuntimeError, match="a base with compiled layers can't be copied"):
+        copy.deepcopy(model)
+    pack.close()
+    assert torch.equal(copy.deepcopy(model)(_ids(1)).logits, model(_ids(1)).logits)
