@@ -149,7 +149,7 @@ class HyLoRADAModel(nn.Module):
         try:
             yield
         finally:
-            self._enabled = True
+            self._enabled = enabled
             if merged:
                 self.merge()
 

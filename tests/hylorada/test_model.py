@@ -142,3 +142,13 @@ def test_base_with_compiled_layers_cannot_be_copied(make_model: MakeModel) -> No
         copy.deepcopy(model)
     pack.close()
     assert torch.equal(copy.deepcopy(model)(_ids(1)).logits, model(_ids(1)).logits)
+
+
+def test_disabled_twice_stays_disabled_until_the_outer_exit(make_model: MakeModel, make_base: MakeBase) -> None:
+    model, ids = make_model(), _ids(2)
+    adapted, plain = model(ids).logits, make_base(dtype=torch.float64)(ids).logits
+    with model.disable_adapter():
+        with pytest.raises(KeyError, match="inside"), model.disable_adapter():
+            raise KeyError("inside")
+        assert torch.equal(model(ids).logits, plain)
+    assert torch.equal(model(ids).logits, adapted)
