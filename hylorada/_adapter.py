@@ -1,8 +1,8 @@
 """The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +75,32 @@ class Adapter(nn.Module):
         self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
-        self.to(base.device)
         self._vector: Tensor | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
+        self.to(base.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the base (``to``, ``half``, ``cuda``, ...), but never below fp32.
+
+        On another device dropout draws from the beginning of a new stream.
+
+        Raises:
+            RuntimeError: the adapter is in training, where a seat holds its parameters as one vector.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if moved.is_floating_point() and moved.dtype.itemsize < torch.float32.itemsize:
+                moved = tensor.to(moved.device, torch.float32)
+            if self._vector is not None and (moved.device, moved.dtype) != (tensor.device, tensor.dtype):
+                raise RuntimeError("an adapter in training can't be moved or cast; do it before its seat is made")
+            return moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        if device.type != "meta" and device != self.dropout_stream.device:
+            self.dropout_stream = stream(self.seed, "dropout", device=device)
+        return self
 
     def lora_at(self, path: str) -> LoRA | None:
         """The update of the base's module at ``path``; None if this adapter leaves it alone."""

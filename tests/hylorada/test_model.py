@@ -152,3 +152,61 @@ def test_disabled_twice_stays_disabled_until_the_outer_exit(make_model: MakeMode
             raise KeyError("inside")
         assert torch.equal(model(ids).logits, plain)
     assert torch.equal(model(ids).logits, adapted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_cast_model_is_the_adapter_in_fp32_on_a_cast_base(
+    make_model: MakeModel, make_base: MakeBase, make_config: MakeConfig, dtype: torch.dtype
+) -> None:
+    model, ids = make_model(dtype=torch.float32, **LEARNABLE), _ids(2)
+    other = HyLoRADAModel(make_base(dtype=dtype), make_config(**LEARNABLE)).eval()
+    other.adapter.load_state_dict(model.adapter.state_dict())
+    before = {name: p.detach().clone() for name, p in model.adapter.named_parameters()}
+    cast = model.half() if dtype == torch.float16 else model.to(dtype)
+    assert cast is model
+    assert {p.dtype for p in model.base.parameters()} == {dtype}
+    for name, parameter in model.adapter.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, before[name])  # not even once through half precision
+    assert torch.equal(model(ids).logits, other(ids).logits)
+
+
+def test_adapter_on_a_cast_base_takes_small_steps(make_model: MakeModel) -> None:
+    """In bf16 a step of 1e-3 at 1.0 rounds to nothing."""
+    model = make_model(dtype=torch.float32).to(torch.bfloat16)
+    scale = model.adapter.get_parameter("landmark.scale")
+    torch.nn.init.ones_(scale)
+    model(_ids(2), labels=_ids(2)).loss.backward()
+    assert scale.grad is not None
+    assert scale.grad.dtype == torch.float32
+    step = -1e-3 * scale.grad.sign().item()
+    torch.optim.SGD([scale], lr=1e-3 / scale.grad.abs().item()).step()
+    assert scale.item() == pytest.approx(1 + step, abs=1e-6)
+
+
+def test_adapter_follows_its_base_to_fp64_and_to_other_devices(make_model: MakeModel) -> None:
+    model, ids = make_model(dtype=torch.float32), _ids(1)
+    logits = model(ids).logits
+    torch.testing.assert_close(model.double()(ids).logits.float(), logits, rtol=0, atol=1e-4)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    model.to("meta", torch.bfloat16)
+    assert {(p.device.type, p.dtype) for p in model.base.parameters()} == {("meta", torch.bfloat16)}
+    assert {(p.device.type, p.dtype) for p in model.adapter.parameters()} == {("meta", torch.float32)}
+
+
+def test_adapter_in_training_is_not_moved_away_from_its_seat(make_model: MakeModel) -> None:
+    model = make_model(dtype=torch.float32)
+    model.adapter.flatten()
+    model.to(torch.bfloat16)  # the adapter stays as it is
+    with pytest.raises(RuntimeError, match="an adapter in training can't be moved or cast"):
+        model.double()
+    assert {p.dtype for p in model.base.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.gpu
+def test_moved_adapter_draws_dropout_on_its_new_device(make_model: MakeModel) -> None:
+    model, ids = make_model(lora_dropout=0.5), _ids(2)
+    logits = model(ids).logits
+    model.to("cuda")
+    torch.testing.assert_close(model(ids.cuda()).logits.cpu(), logits, rtol=0, atol=1e-8)
+    assert not torch.equal(model.train()(ids.cuda()).logits.cpu(), logits)
