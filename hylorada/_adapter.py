@@ -26,6 +26,23 @@ from ._lora import LoRA, PositionBias, initial_magnitude
 from ._seeding import derive_seed, stream
 
 
+def check_base(base: object) -> None:
+    """Whether adapters can hang on it at all; whether its kind is supported, its model type says.
+
+    Raises:
+        InputError: no model of transformers, or one with PEFT's layers in it.
+    """
+    if not isinstance(base, PreTrainedModel):
+        raise InputError(f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}")
+    foreign = sorted({_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")})
+    if foreign:
+        raise InputError(f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}")
+
+
+def _class_of(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 class Adapter(nn.Module):
     """The parameters of one configuration for one base; a :class:`Pack` applies them.
 
@@ -37,10 +54,17 @@ class Adapter(nn.Module):
         base: the frozen model; it is only read.
         config: ``max_positions`` must be set.
         seed: of the initial values and of dropout.
+
+    Raises:
+        InputError: an unsupported base, another kind of configuration, no ``max_positions``, or a target module that
+            doesn't exist.
     """
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
         super().__init__()
+        check_base(base)
+        if not isinstance(config, HyLoRADAConfig):
+            raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
         if config.max_positions is None:
             raise InputError("max_positions must be set to the trained block length")
         self.config = config

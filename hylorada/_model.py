@@ -33,7 +33,8 @@ class HyLoRADAModel(nn.Module):
         seed: of the adapter's initial values and dropout.
 
     Raises:
-        InputError: an unsupported base, a target module that doesn't exist, or no ``max_positions``.
+        InputError: an unsupported base, one with other adapters in it or wrapped in another model, another kind of
+            configuration, a target module that doesn't exist, or no ``max_positions``.
 
     Example:
         >>> from hylorada import HyLoRADAConfig, load_base
@@ -107,6 +108,10 @@ class HyLoRADAModel(nn.Module):
 
         Returns:
             The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
+
+        Raises:
+            InputError: no tokens were given, or landmarks that pool over many can't go on from this cache or mask.
+            RuntimeError: the model is closed.
         """
         cache = kwargs.pop("cache", None) if past_key_values is None else past_key_values
         call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
@@ -322,7 +327,9 @@ class HyLoRADAModel(nn.Module):
         given: Tensor | None = call.get("position_ids")
         if given is not None:
             return given
-        tokens: Tensor = call["input_ids"] if call.get("input_ids") is not None else call["inputs_embeds"]
+        tokens: Tensor | None = call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
+        if tokens is None:
+            raise InputError("there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]")
         length = tokens.shape[1]
         mask = call.get("attention_mask")  # for some caches a dictionary of masks
         if isinstance(mask, Tensor) and mask.ndim == 2:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ._adapter import Adapter
+from ._adapter import Adapter, check_base
 from ._architectures import Target, architecture_of, decoder_layers, head_of, linear_modules
 from ._attention import attention_with_landmarks, check_attention, fill_attention
 from ._buckets import Positions
@@ -187,7 +187,7 @@ class Pack:
         max_seats: seats that training puts into one pass; lowered where memory has run out, None until then.
 
     Raises:
-        InputError: the base's model type is not supported.
+        InputError: no model of transformers, one of a type that is not supported, or with other adapters in it.
 
     Example:
         >>> pack = Pack(base)                                          # doctest: +SKIP
@@ -196,6 +196,7 @@ class Pack:
     """
 
     def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
+        check_base(base)
         architecture = architecture_of(base.config.model_type)
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)

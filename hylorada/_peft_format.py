@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ._adapter import Adapter
+from ._adapter import Adapter, check_base
 from ._architectures import Target
 from ._config import HyLoRADAConfig
 from ._errors import InputError
@@ -51,7 +51,8 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
     Raises:
         InputError: ``folder`` is a file.
     """
-    folder = Path(folder).expanduser()
+    check_base(base)
+    folder = _folder(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"adapter {str(folder)!r}: is a file, must be a folder")
     lora, other = _split(adapter)
@@ -85,7 +86,8 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
     Raises:
         InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit.
     """
-    folder = Path(folder).expanduser()
+    check_base(base)
+    folder = _folder(folder)
     values = _read_config(folder)
     config = _configuration(folder, values)
     if problems := _base_problems(folder, values["base"], base):
@@ -109,6 +111,13 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
         raise InputError(f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training")
     _check_digests(folder, values["sha256"])
     return adapter
+
+
+def _folder(folder: str | Path) -> Path:
+    """The folder as it is meant; empty text, which would be the current one, is a slip."""
+    if not str(folder):
+        raise InputError("adapter '': must name a folder, got empty text")
+    return Path(folder).expanduser()
 
 
 def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

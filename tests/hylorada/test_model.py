@@ -2,14 +2,16 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from designs import DESIGNS
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError, Pack, TrainingConfig, load_adapter
 
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
@@ -210,3 +212,52 @@ def test_moved_adapter_draws_dropout_on_its_new_device(make_model: MakeModel) ->
     model.to("cuda")
     torch.testing.assert_close(model(ids.cuda()).logits.cpu(), logits, rtol=0, atol=1e-8)
     assert not torch.equal(model.train()(ids.cuda()).logits.cpu(), logits)
+
+
+def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    if kind == "ours":
+        return HyLoRADAModel(base, config)
+    if kind == "peft":
+        return peft.get_peft_model(base, lora)
+    return peft.inject_adapter_in_model(lora, base) if kind == "injected" else "tiny"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ours", r"base must be a PreTrainedModel of transformers, .* got hylorada\._model\.HyLoRADAModel"),
+        ("peft", r"base must be a PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel"),
+        ("text", r"base must be a PreTrainedModel of transformers, .* got builtins\.str"),
+        ("injected", r"free of other adapters, got one with layers of PEFT: peft\.tuners\.lora\.layer\.Linear"),
+    ],
+)
+def test_what_is_no_base_is_named(
+    make_base: MakeBase, make_config: MakeConfig, tmp_path: Path, kind: str, message: str
+) -> None:
+    HyLoRADAModel(make_base(), make_config()).save_pretrained(tmp_path)
+    base = _wrapped(kind, make_base(), make_config())
+    for use in (lambda: HyLoRADAModel(base, make_config()), lambda: Pack(base), lambda: load_adapter(base, tmp_path)):
+        with pytest.raises(InputError, match=message):
+            use()
+
+
+@pytest.mark.parametrize("config", [None, {"r": 8}, TrainingConfig()], ids=["none", "dict", "other"])
+def test_config_of_another_kind_is_refused(make_base: MakeBase, config: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        HyLoRADAModel(make_base(), config)
+    assert caught.value.problems == [f"config must be a HyLoRADAConfig, got {config!r}"]
+
+
+@pytest.mark.parametrize("call", [{}, {"inputs_embeds": None}, {"attention_mask": torch.ones(1, 4)}])
+def test_call_without_tokens_is_refused(make_model: MakeModel, call: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="there are no tokens: pass input_ids"):
+        make_model()(**call)
+
+
+def test_closed_model_is_not_saved(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model()
+    model.close()
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        model.save_pretrained(tmp_path / "adapter")
+    assert not list(tmp_path.iterdir())
