@@ -69,8 +69,8 @@ class HyLoRADAModel(nn.Module):
             folder: of the saved adapter.
 
         Raises:
-            InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit;
-                the base is left as it was.
+            InputError: a file or tensor is missing, unexpected, damaged, of another shape or non-finite, or the base
+                doesn't fit; the base is left as it was.
         """
         adapter = load_adapter(base, folder)
         model = cls.__new__(cls)
@@ -79,7 +79,13 @@ class HyLoRADAModel(nn.Module):
         return model
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`)."""
+        """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`).
+
+        Raises:
+            InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing is written.
+            RuntimeError: the model is closed.
+        """
+        self._refuse_if_closed()
         save_adapter(self.adapter, self.base, folder)
 
     @property
