@@ -1,8 +1,8 @@
 """The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,23 @@ from ._lora import LoRA, PositionBias, initial_magnitude
 from ._seeding import derive_seed, stream
 
 
+def check_base(base: object) -> None:
+    """Whether adapters can hang on it at all; whether its kind is supported, its model type says.
+
+    Raises:
+        InputError: no model of transformers, or one with PEFT's layers in it.
+    """
+    if not isinstance(base, PreTrainedModel):
+        raise InputError(f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}")
+    foreign = sorted({_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")})
+    if foreign:
+        raise InputError(f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}")
+
+
+def _class_of(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 class Adapter(nn.Module):
     """The parameters of one configuration for one base; a :class:`Pack` applies them.
 
@@ -37,10 +54,17 @@ class Adapter(nn.Module):
         base: the frozen model; it is only read.
         config: ``max_positions`` must be set.
         seed: of the initial values and of dropout.
+
+    Raises:
+        InputError: an unsupported base, another kind of configuration, no ``max_positions``, or a target module that
+            doesn't exist.
     """
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
         super().__init__()
+        check_base(base)
+        if not isinstance(config, HyLoRADAConfig):
+            raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
         if config.max_positions is None:
             raise InputError("max_positions must be set to the trained block length")
         self.config = config
@@ -75,9 +99,32 @@ class Adapter(nn.Module):
         self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
-        self.to(base.device)
         self._vector: Tensor | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
+        self.to(base.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the base (``to``, ``half``, ``cuda``, ...), but never below fp32.
+
+        On another device dropout draws from the beginning of a new stream.
+
+        Raises:
+            RuntimeError: the adapter is in training, where a seat holds its parameters as one vector.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if moved.is_floating_point() and moved.dtype.itemsize < torch.float32.itemsize:
+                moved = tensor.to(moved.device, torch.float32)
+            if self._vector is not None and (moved.device, moved.dtype) != (tensor.device, tensor.dtype):
+                raise RuntimeError("an adapter in training can't be moved or cast; do it before its seat is made")
+            return moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        if device.type != "meta" and device != self.dropout_stream.device:
+            self.dropout_stream = stream(self.seed, "dropout", device=device)
+        return self
 
     def lora_at(self, path: str) -> LoRA | None:
         """The update of the base's module at ``path``; None if this adapter leaves it alone."""
@@ -116,6 +163,9 @@ class Adapter(nn.Module):
         self._vector = values[:size].requires_grad_()
         self._vector.grad = grads[:size]
         return values, grads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_vector": None}  # the parameters of a copy are no views of it
 
     def lora_vector(self) -> Tensor:
         """All LoRA factors one after the other, A before B, in the order of ``targets``."""

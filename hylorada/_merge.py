@@ -1,5 +1,7 @@
 """Folds the LoRA part into the base's weights, where one weight can hold it."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -8,6 +10,37 @@ from transformers.pytorch_utils import Conv1D
 from ._adapter import Adapter
 from ._errors import InputError
 from ._lora import weight_of
+
+
+@torch.no_grad()
+def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
+    """Put :func:`merged_weights` into the base, which is marked as merged until :func:`restore`.
+
+    Returns:
+        The base's own weights, by the module's path.
+
+    Raises:
+        InputError: the base is merged already, or what :func:`merged_weights` finds; the base is left as it was.
+    """
+    if "merged" in vars(base):  # weights given back in another order would be those of neither
+        raise InputError("the base is merged already, with the adapter of another model; unmerge that one first")
+    folded = merged_weights(base, adapter)
+    originals = {path: base.get_parameter(f"{path}.weight").detach().clone() for path in folded}
+    _overwrite(base, folded)
+    vars(base)["merged"] = True
+    return originals
+
+
+def restore(base: PreTrainedModel, originals: Mapping[str, Tensor]) -> None:
+    """Give the base its own weights back, bit for bit; with none given it keeps what it has as its own."""
+    _overwrite(base, originals)
+    del vars(base)["merged"]
+
+
+@torch.no_grad()
+def _overwrite(base: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    for path, weight in weights.items():
+        base.get_parameter(f"{path}.weight").copy_(weight)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from ._architectures import decoder_layers
 from ._config import HyLoRADAConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
-from ._merge import merged_weights
+from ._merge import merge_into, restore
 from ._pack import Pack, Prepared
 from ._peft_format import load_adapter, save_adapter
 from ._pooling import History
@@ -33,7 +33,8 @@ class HyLoRADAModel(nn.Module):
         seed: of the adapter's initial values and dropout.
 
     Raises:
-        InputError: an unsupported base, a target module that doesn't exist, or no ``max_positions``.
+        InputError: an unsupported base, one with other adapters in it or wrapped in another model, another kind of
+            configuration, a target module that doesn't exist, or no ``max_positions``.
 
     Example:
         >>> from hylorada import HyLoRADAConfig, load_base
@@ -68,8 +69,8 @@ class HyLoRADAModel(nn.Module):
             folder: of the saved adapter.
 
         Raises:
-            InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit;
-                the base is left as it was.
+            InputError: a file or tensor is missing, unexpected, damaged, of another shape or non-finite, or the base
+                doesn't fit; the base is left as it was.
         """
         adapter = load_adapter(base, folder)
         model = cls.__new__(cls)
@@ -78,7 +79,13 @@ class HyLoRADAModel(nn.Module):
         return model
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`)."""
+        """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`).
+
+        Raises:
+            InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing is written.
+            RuntimeError: the model is closed.
+        """
+        self._refuse_if_closed()
         save_adapter(self.adapter, self.base, folder)
 
     @property
@@ -107,6 +114,10 @@ class HyLoRADAModel(nn.Module):
 
         Returns:
             The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
+
+        Raises:
+            InputError: no tokens were given, or landmarks that pool over many can't go on from this cache or mask.
+            RuntimeError: the model is closed.
         """
         cache = kwargs.pop("cache", None) if past_key_values is None else past_key_values
         call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
@@ -143,13 +154,13 @@ class HyLoRADAModel(nn.Module):
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """Within it the model is the base alone, also while the LoRA part is merged."""
-        merged = self._originals is not None
+        enabled, merged = self._enabled, self._originals is not None
         self.unmerge()
         self._enabled = False
         try:
             yield
         finally:
-            self._enabled = True
+            self._enabled = enabled
             if merged:
                 self.merge()
 
@@ -161,20 +172,17 @@ class HyLoRADAModel(nn.Module):
 
         Raises:
             InputError: the adapter has a position bias (its update differs from position to position, so no one weight
-                gives it) or non-finite numbers; the base is left as it was.
+                gives it) or non-finite numbers, or another model is merged into this base; the base is left as it was.
+            RuntimeError: the model is closed.
         """
-        if self._originals is not None:
-            return
-        self._refuse_if_closed()
-        folded = merged_weights(self.base, self.adapter)
-        weights = {path: self.base.get_parameter(f"{path}.weight") for path in folded}
-        self._originals = {path: weight.detach().clone() for path, weight in weights.items()}
-        _overwrite(weights, folded)
+        if self._originals is None:
+            self._refuse_if_closed()
+            self._originals = merge_into(self.base, self.adapter)
 
     def unmerge(self) -> None:
         """Give the base its own weights back, bit for bit; not merged, it does nothing."""
         if self._originals is not None:
-            _overwrite({p: self.base.get_parameter(f"{p}.weight") for p in self._originals}, self._originals)
+            restore(self.base, self._originals)
             self._originals = None
 
     def merge_and_unload(self) -> PreTrainedModel:
@@ -184,12 +192,14 @@ class HyLoRADAModel(nn.Module):
             The base, its weights changed in place.
 
         Raises:
-            InputError: the adapter has a position bias or landmarks, which no weights of the base can hold.
+            InputError: the adapter has a position bias or landmarks, which no weights of the base can hold, or what
+                :meth:`merge` raises it for.
+            RuntimeError: the model is closed.
         """
         if self.adapter.landmark is not None:
             raise InputError("an adapter with landmarks can't be unloaded into its base; merge() folds its LoRA part")
         self.merge()
-        self._originals = None
+        self._originals = {}  # the base keeps what it has
         self.close()
         return self.base
 
@@ -323,7 +333,9 @@ class HyLoRADAModel(nn.Module):
         given: Tensor | None = call.get("position_ids")
         if given is not None:
             return given
-        tokens: Tensor = call["input_ids"] if call.get("input_ids") is not None else call["inputs_embeds"]
+        tokens: Tensor | None = call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
+        if tokens is None:
+            raise InputError("there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]")
         length = tokens.shape[1]
         mask = call.get("attention_mask")  # for some caches a dictionary of masks
         if isinstance(mask, Tensor) and mask.ndim == 2:
@@ -383,9 +395,3 @@ def _without_lora(adapter: Adapter) -> Adapter:
     alone = copy.copy(adapter)
     alone.targets = {}
     return alone
-
-
-@torch.no_grad()
-def _overwrite(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    for path, weight in weights.items():
-        weight.copy_(values[path])

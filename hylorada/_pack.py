@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ._adapter import Adapter
+from ._adapter import Adapter, check_base
 from ._architectures import Target, architecture_of, decoder_layers, head_of, linear_modules
 from ._attention import attention_with_landmarks, check_attention, fill_attention
 from ._buckets import Positions
@@ -187,7 +187,7 @@ class Pack:
         max_seats: seats that training puts into one pass; lowered where memory has run out, None until then.
 
     Raises:
-        InputError: the base's model type is not supported.
+        InputError: no model of transformers, one of a type that is not supported, or with other adapters in it.
 
     Example:
         >>> pack = Pack(base)                                          # doctest: +SKIP
@@ -196,6 +196,7 @@ class Pack:
     """
 
     def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
+        check_base(base)
         architecture = architecture_of(base.config.model_type)
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)
@@ -207,7 +208,7 @@ class Pack:
         for module in self._linear.values():
             open_slot(module)
         self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
-        self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._norm_hook())
+        self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._add_landmarks)
         self.compile_backend = compile_backend
         self._uncompiled = False
         self._mark: Callable[[Slot | HeadMix], None] | None = None
@@ -326,8 +327,11 @@ class Pack:
             for module, mix in zip(self._attentions, mixed, strict=True):
                 fill_attention(module, mix)
 
-    def _norm_hook(self) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
-        def add_landmarks(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            return None if self._pass is None else self._pass.add_landmarks(output)
+    def _add_landmarks(self, _norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        """The final norm's hook; a bound method, for a copied base must call the pack that was copied with it."""
+        return None if self._pass is None else self._pass.add_landmarks(output)
 
-        return add_landmarks
+    def __getstate__(self) -> dict[str, Any]:
+        if self.compile_backend is not None:
+            raise RuntimeError("a base with compiled layers can't be copied: the copy would run the original's layers")
+        return vars(self)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ._adapter import Adapter
+from ._adapter import Adapter, check_base
 from ._architectures import Target
 from ._config import HyLoRADAConfig
 from ._errors import InputError
@@ -49,12 +49,18 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         folder: made if need be; an adapter that is there already is replaced, other files are left alone.
 
     Raises:
-        InputError: ``folder`` is a file.
+        InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing is written.
     """
-    folder = Path(folder).expanduser()
+    check_base(base)
+    folder = _folder(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"adapter {str(folder)!r}: is a file, must be a folder")
     lora, other = _split(adapter)
+    if problems := [
+        *_tensor_problems(folder / PEFT_TENSORS, lora, lora),
+        *_tensor_problems(folder / OTHER_TENSORS, other, other),
+    ]:
+        raise InputError(problems)
     contents = {
         PEFT_CONFIG: _json(_peft_config(adapter, base)),
         PEFT_TENSORS: _serialised(lora),
@@ -83,9 +89,11 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
         An adapter on the base's device, fp32 (fp64 for an fp64 base).
 
     Raises:
-        InputError: a file or tensor is missing, unexpected, damaged or of another shape, or the base doesn't fit.
+        InputError: a file or tensor is missing, unexpected, damaged, of another shape or non-finite, or the base
+            doesn't fit.
     """
-    folder = Path(folder).expanduser()
+    check_base(base)
+    folder = _folder(folder)
     values = _read_config(folder)
     config = _configuration(folder, values)
     if problems := _base_problems(folder, values["base"], base):
@@ -109,6 +117,13 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
         raise InputError(f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training")
     _check_digests(folder, values["sha256"])
     return adapter
+
+
+def _folder(folder: str | Path) -> Path:
+    """The folder as it is meant; empty text, which would be the current one, is a slip."""
+    if not str(folder):
+        raise InputError("adapter '': must name a folder, got empty text")
+    return Path(folder).expanduser()
 
 
 def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -249,6 +264,8 @@ def _tensor_problems(path: Path, expected: Mapping[str, Tensor], found: Mapping[
             problems.append(f"{path}: tensor {name!r} has shape {shapes}")
         elif found[name].dtype not in _DTYPES:
             problems.append(f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64")
+        elif not found[name].to(expected[name].dtype).isfinite().all():
+            problems.append(f"{path}: tensor {name!r} has numbers that are not finite in {expected[name].dtype}")
     problems.sort()
     if len(problems) > _SHOWN:
         problems = [*problems[:_SHOWN], f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named"]

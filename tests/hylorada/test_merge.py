@@ -97,6 +97,35 @@ def test_position_bias_cannot_be_merged(trained: Trained) -> None:
     assert torch.equal(model(_ids()).logits, logits)
 
 
+def test_second_merge_into_one_base_is_refused_and_changes_nothing(trained: Trained) -> None:
+    first = trained(landmarks=False)
+    ids, before, logits = _ids(), _bits(first.base), first(_ids()).logits
+    second = HyLoRADAModel(first.base, first.config, seed=1)
+    second.adapter.load_state_dict(first.adapter.state_dict())
+    first.merge()
+    merged = _bits(first.base)
+    for merge in (second.merge, second.merge_and_unload):
+        with pytest.raises(InputError, match="the base is merged already, with the adapter of another model"):
+            merge()
+    assert _differing(merged, _bits(first.base)) == set()
+    first.unmerge()
+    assert _differing(before, _bits(first.base)) == set()
+    base = second.merge_and_unload()  # nothing stands in its way now
+    torch.testing.assert_close(base(ids).logits, logits, rtol=0, atol=1e-10)
+
+
+def test_unloaded_base_may_be_merged_again(trained: Trained) -> None:
+    first, ids = trained(landmarks=False), _ids()
+    config = first.config
+    second = HyLoRADAModel(first.merge_and_unload(), config, seed=1).eval()
+    with torch.no_grad():
+        for parameter in second.adapter.parameters():
+            parameter.fill_(0.1)
+    expected = second(ids).logits
+    second.merge()
+    torch.testing.assert_close(second.base(ids).logits, expected, rtol=0, atol=1e-10)
+
+
 def test_non_finite_update_is_refused_by_name_and_changes_nothing(trained: Trained) -> None:
     model = trained("gpt2")
     before = _bits(model.base)

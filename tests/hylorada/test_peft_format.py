@@ -377,3 +377,49 @@ def test_functions_and_methods_write_and_read_the_same(
     nll = Pack(base).token_nll([adapter.eval()], _ids()[None])
     expected = Pack(base).token_nll([trained(**ARMS["learnable"]).adapter], _ids()[None])
     assert torch.equal(nll, expected)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lora.model/layers/1/self_attn/v_proj.lora_B", "landmark.scale"])
+def test_non_finite_adapter_is_not_saved(
+    trained: Callable[..., HyLoRADAModel], tmp_path: Path, name: str, value: float
+) -> None:
+    model = trained()
+    model.save_pretrained(tmp_path)
+    before = _files(tmp_path)
+    with torch.no_grad():
+        model.adapter.get_parameter(name).view(-1)[0] = value
+    with pytest.raises(InputError) as caught:
+        model.save_pretrained(tmp_path)
+    file, saved = ("hylorada_model.safetensors", name)
+    if name.startswith("lora."):
+        file, saved = "adapter_model.safetensors", "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+    expected = f"{tmp_path / file}: tensor {saved!r} has numbers that are not finite in torch.float32"
+    assert caught.value.problems == [expected]
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e300])
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "hylorada_model.safetensors"])
+def test_non_finite_tensor_is_refused_by_name(saved: Path, make_base: MakeBase, file: str, value: float) -> None:
+    """1e300 fits an adapter of an fp64 base, not of this one."""
+    tensors = load_file(saved / file)
+    name = sorted(tensors)[0]
+    tensors[name] = torch.full_like(tensors[name], value, dtype=torch.float64)
+    save_file(tensors, saved / file)
+    with pytest.raises(InputError) as caught:
+        load_adapter(make_base(), saved)
+    assert caught.value.problems == [
+        f"{saved / file}: tensor {name!r} has numbers that are not finite in torch.float32"
+    ]
+
+
+def test_empty_folder_name_is_refused(
+    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="adapter '': must name a folder"):
+        trained().save_pretrained("")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="adapter '': must name a folder"):
+        HyLoRADAModel.from_pretrained(make_base(), "")
