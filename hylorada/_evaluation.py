@@ -54,8 +54,8 @@ class Evaluation:
 
     @property
     def lim_ppl(self) -> float:
-        """Mean of the ten bins' PPL: the published "LIM-PPL"."""
-        return float(np.nanmean(self.ppl_bins))
+        """Mean of the ten bins' PPL, of those that have targets: the published "LIM-PPL"."""
+        return float(np.mean([ppl for ppl, n in zip(self.ppl_bins, self.bin_tokens, strict=True) if n]))
 
     @property
     def ppl_middle(self) -> float:

@@ -1,12 +1,13 @@
 """Measure a base, or an adapter on it, on a text: what ``hylorada evaluate`` does."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hylorada import InputError, nearest
+from hylorada import BaseInfo, InputError, nearest
 
 from ._export import read_record
 
@@ -25,6 +26,7 @@ class Request:
         blocks: the first of the split; None takes all.
         dtype: of the base.
         model_fingerprint: of the base that the adapter was trained on; None where that isn't known.
+        model_config_fingerprint: of its config.json, likewise.
         data_fingerprint: of the text that it was trained on, where this is to be the same; else None.
     """
 
@@ -37,6 +39,7 @@ class Request:
     blocks: int | None = None
     dtype: str = "float32"
     model_fingerprint: str | None = None
+    model_config_fingerprint: str | None = None
     data_fingerprint: str | None = None
 
     @classmethod
@@ -58,7 +61,7 @@ class Request:
             return cls(**given)
         adapter = adapter.expanduser()
         record = read_record(adapter)
-        taken = ["model", "model_fingerprint", "dtype", "block_size"]
+        taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
         if "data" not in given:
             taken += ["data", "data_fingerprint", "text_column"]
         known = {name: record[name] for name in taken if name in record}
@@ -71,7 +74,8 @@ def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
     """The figures, by the names that command line and MLflow use, and what the reader must know.
 
     Raises:
-        InputError: an unknown split, a block longer than the base takes, or what base, text or adapter object to.
+        InputError: an unknown split, a block longer than the base takes, more blocks than there are, a loss that is
+            not finite, or what base, text or adapter object to.
     """
     import torch
 
@@ -86,20 +90,30 @@ def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
     text = load_text(request.data, text_column=request.text_column)
     tokenizer = load_tokenizer(request.model)
     documents = text.splits[request.split]
-    blocks = build_blocks(documents, tokenizer, request.block_size, split=request.split).head(request.blocks)
+    blocks = build_blocks(documents, tokenizer, request.block_size, split=request.split)
+    if request.blocks is not None and not 1 <= request.blocks <= blocks.num_blocks:
+        raise InputError(f"`blocks` must be 1 to {blocks.num_blocks}, got {request.blocks}")
+    blocks = blocks.head(request.blocks)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
     adapters = [] if request.adapter is None else [load_adapter(base, request.adapter)]
     found = evaluate_pack(Pack(base), adapters, blocks)[0]
+    if not math.isfinite(found.nll):
+        on_it = "" if request.adapter is None else f" with adapter {str(request.adapter)!r}"
+        raise InputError(f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})")
     figures = {**found.metrics(), "tokens": found.tokens, "blocks": blocks.num_blocks}
-    return {**figures, "data_fingerprint": text.fingerprint}, _notes(request, info.fingerprint, text.fingerprint)
+    return {**figures, "data_fingerprint": text.fingerprint}, _notes(request, info, text.fingerprint)
 
 
-def _notes(request: Request, base: str, text: str) -> list[str]:
+def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
     """Where base or text are not those of the adapter's study; that may well be the question."""
-    pairs = (("base", request.model_fingerprint, base), ("text", request.data_fingerprint, text))
+    parts = (
+        ("another base", request.model_fingerprint, base.fingerprint),
+        ("a base of another config.json", request.model_config_fingerprint, base.config_fingerprint),
+        ("another text", request.data_fingerprint, text),
+    )
     return [
-        f"the adapter was trained on another {what}: fingerprint {then}, this one has {now}"
-        for what, then, now in pairs
+        f"the adapter was trained on {what}: fingerprint {then}, this one has {now}"
+        for what, then, now in parts
         if then not in (None, now)
     ]

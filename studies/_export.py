@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import yaml
 
-from hylorada import InputError, nearest
+from hylorada import BaseInfo, InputError, field_problems, nearest
 
 from ._files import write_atomically
 from ._job import CHECKPOINT
@@ -22,7 +22,22 @@ from ._tracking import unwritable
 RECORD = "export.json"
 _CARD = "README.md"
 _ADAPTER_CONFIG = "hylorada_config.json"
+_AT_LEAST = {"block_size": 2, "test_blocks": 1}
 _BUILT_IN = ("tiny", "smollm2-135m")  # loaded by name, from no hub
+
+
+class _Recorded(TypedDict, total=False):
+    """What is read again of ``export.json``."""
+
+    model: str
+    model_fingerprint: str
+    model_config_fingerprint: str | None
+    data: str
+    data_fingerprint: str
+    text_column: str | None
+    block_size: int
+    test_blocks: int
+    dtype: Literal["float32", "bfloat16", "float64"]
 
 
 @dataclass(frozen=True)
@@ -67,17 +82,38 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
 
 
 def read_record(adapter: Path) -> dict[str, Any]:
-    """What :func:`export_winner` noted in a folder; empty for an adapter that was saved otherwise."""
+    """What :func:`export_winner` noted in a folder; empty for an adapter that was saved otherwise.
+
+    Raises:
+        InputError: the file can't be read, or a field of it can't be used.
+    """
     path = adapter / RECORD
     if not path.exists():
         return {}
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    known = {k: values[k] for k in _Recorded.__annotations__ if k in values}
+    problems = field_problems(_Recorded, known) or [
+        f"{k} must be at least {low}, got {known[k]}" for k, low in _AT_LEAST.items() if known.get(k, low) < low
+    ]
+    if problems:
+        raise InputError([f"{path}: {p}" for p in problems])
     return values
+
+
+def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
+    """In what a base is another than the one that was noted, as far as that was."""
+    parts = (
+        ("weights", then.get("model_fingerprint"), base.fingerprint),
+        ("config.json", then.get("model_config_fingerprint"), base.config_fingerprint),
+    )
+    return [f"{what} of fingerprint {now}, was {was}" for what, was, now in parts if was not in (None, now)]
 
 
 def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
@@ -134,8 +170,8 @@ def _save(winner: _Winner, output: Path) -> None:
     )
 
     study, run, provenance = winner.study, winner.run, winner.results.provenance
-    if (now := inspect_base(study.model).fingerprint) != provenance["model_fingerprint"]:
-        raise InputError(f"base {study.model!r} is another than the study's: fingerprint {now}, was {_base(winner)}")
+    if changes := base_changes(inspect_base(study.model), provenance):
+        raise InputError(f"base {study.model!r} is another than the study's: {'; '.join(changes)}")
     base = load_base(study.model, dtype=getattr(torch, study.dtype))
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)
@@ -165,6 +201,7 @@ def _record(winner: _Winner) -> dict[str, Any]:
         "block_size": study.block_size,
         "dtype": study.dtype,
         **{name: provenance[name] for name in copied},
+        "model_config_fingerprint": provenance.get("model_config_fingerprint"),
     }
 
 

@@ -56,7 +56,9 @@ class Material:
     def inputs(self) -> dict[str, str]:
         """What identifies base and text; a study folder is tied to it."""
         return {
-            k: str(v) for k, v in self.provenance.items() if k.endswith("_fingerprint") and not k.startswith("study")
+            k: str(v)
+            for k, v in self.provenance.items()
+            if k.endswith("_fingerprint") and not k.startswith("study") and v is not None
         }
 
 
@@ -174,6 +176,7 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         **{f"version.{k}": v for k, v in package_versions().items()},
         "model": study.model,
         "model_fingerprint": base.fingerprint,
+        "model_config_fingerprint": base.config_fingerprint,
         "model_revision": base.revision,
         "model_type": base.model_type,
         "data": study.data,

@@ -5,12 +5,15 @@ import importlib.util
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -119,6 +122,119 @@ def test_broken_config_is_refused_in_one_line(tmp_path: Path, changes: dict[str,
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.parametrize("limit", [0, -3])
+def test_config_that_leaves_no_positions_is_refused(tmp_path: Path, limit: int) -> None:
+    folder = _tiny_copy(tmp_path, {"max_position_embeddings": limit})
+    with pytest.raises(InputError, match=f"`max_position_embeddings` must be at least 1, got {limit}"):
+        inspect_base(folder)
+
+
+def _tiny_copy(
+    tmp_path: Path,
+    config: dict[str, object] | None = None,
+    weights: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
+) -> str:
+    """The built-in base in a folder, with changes to its config or its weights."""
+    folder = tmp_path / "m"
+    shutil.copytree(_TINY, folder)
+    if config:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    if weights:
+        save_file(weights(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def _without(part: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda tensors: {k: v for k, v in tensors.items() if part not in k}
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "problem"),
+    [
+        ({}, lambda t: {f"zzz.{k}": v for k, v in t.items()}, "lack 'lm_head.weight', .* and have unknown 'zzz.model"),
+        ({}, _without("layers.1."), "lack 'model.layers.1.input_layernorm.weight', .* and 6 more$"),
+        ({}, _without("layers.0.self_attn.q_proj"), "lack 'model.layers.0.self_attn.q_proj.weight'$"),
+        ({}, _without("embed_tokens"), "lack 'lm_head.weight', 'model.embed_tokens.weight'$"),
+        ({"num_hidden_layers": 8}, None, "lack 'model.layers.6.input_layernorm.weight', .* and 15 more$"),
+        ({"num_hidden_layers": 5}, None, "have unknown 'model.layers.5.input_layernorm.weight', .* and 6 more$"),
+        ({"tie_word_embeddings": False}, None, "lack 'lm_head.weight'$"),
+        ({}, lambda t: t | {"lm_head.bias": torch.zeros(3072)}, "have unknown 'lm_head.bias'$"),
+        (
+            {"vocab_size": 10, "eos_token_id": 1},
+            None,
+            r"have 'model.embed_tokens.weight' \[3072, 128\] instead of \[10, 128\]$",
+        ),
+        ({"intermediate_size": 7}, None, r"'model.layers.0.mlp.down_proj.weight' \[128, 384\] instead of \[128, 7\], "),
+    ],
+)
+def test_weights_that_do_not_match_the_config_are_refused_by_name(
+    tmp_path: Path,
+    config: dict[str, object],
+    weights: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None,
+    problem: str,
+) -> None:
+    folder = _tiny_copy(tmp_path, config, weights)
+    for load in (inspect_base, load_base):
+        with pytest.raises(InputError, match=f"its weights don't match its config: they .*{problem}") as caught:
+            load(folder)
+        assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("form", ["sharded", "bin", "old"])
+@pytest.mark.parametrize("index", range(4))
+def test_weights_are_taken_in_every_form(tmp_path: Path, index: int, form: str) -> None:
+    """In shards, as pickled by torch, and with the prefixes and buffers of old checkpoints."""
+    model = _families()[index].eval()
+    model.save_pretrained(tmp_path, max_shard_size="4KB" if form == "sharded" else "1GB")
+    path = tmp_path / "model.safetensors"
+    if form == "bin":
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+        path.unlink()
+    elif form == "old":
+        buffers = {
+            "gpt2": ("h.0.attn.bias", "h.0.attn.masked_bias"),
+            "gpt_neox": ("gpt_neox.layers.0.attention.bias", "gpt_neox.layers.0.attention.rotary_emb.inv_freq"),
+        }.get(model.config.model_type, ("model.layers.0.self_attn.rotary_emb.inv_freq",))
+        tensors = {k.removeprefix("transformer."): v for k, v in load_file(path).items()}
+        save_file(tensors | {name: torch.ones(3) for name in buffers}, path, {"format": "pt"})
+    info, base = inspect_base(str(tmp_path)), load_base(str(tmp_path))
+    assert info.num_parameters == base.num_parameters()
+    assert all(torch.equal(p, q) for p, q in zip(base.parameters(), model.parameters(), strict=True))
+
+
+def test_fingerprint_of_the_config_is_of_what_it_says(tmp_path: Path) -> None:
+    before = inspect_base(folder := _tiny_copy(tmp_path))
+    path = Path(folder) / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(values.items()))))
+    assert inspect_base(folder) == before
+    for change in ({"hidden_act": "gelu"}, {"rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}}):
+        path.write_text(json.dumps(values | change))
+        now = inspect_base(folder)
+        assert now.fingerprint == before.fingerprint
+        assert now.config_fingerprint not in (None, before.config_fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.unlink(), "has no usable tokenizer; it must hold tokenizer.json"),
+        (lambda path: path.write_text("{"), "tokenizer.json is damaged: Expecting property name"),
+        (lambda path: path.write_bytes(b"\xff"), "tokenizer.json is damaged: 'utf-8' codec can't decode"),
+        (lambda path: path.with_name("tokenizer_config.json").write_text("{"), "tokenizer_config.json is damaged: "),
+    ],
+)
+def test_damaged_tokenizer_is_refused_by_its_file(
+    tmp_path: Path, damage: Callable[[Path], object], problem: str
+) -> None:
+    folder = _tiny_copy(tmp_path)
+    damage(Path(folder) / "tokenizer.json")
+    with pytest.raises(InputError, match=problem) as caught:
+        load_tokenizer(folder)
+    assert len(caught.value.problems) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"abc" * 100, None])
 def test_damaged_weights_are_refused_before_they_are_loaded(tmp_path: Path, content: bytes | None) -> None:
     shutil.copytree(_TINY, tmp_path / "m")
@@ -150,7 +266,15 @@ def test_cached_hub_model_is_used_offline_with_its_commit(tmp_path: Path, monkey
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     info = inspect_base("some/model")
     assert (info.model_type, info.revision, info.fingerprint) == ("gpt2", commit, commit)
+    assert info.config_fingerprint is None
     assert load_base("some/model").num_parameters() == info.num_parameters
+    weights = cache / "snapshots" / commit / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({f"zzz.{k}": v for k, v in tensors.items()}, weights, {"format": "pt"})
+    with pytest.raises(InputError, match="its weights don't match its config"):
+        inspect_base("some/model")
+    weights.unlink()  # not fetched yet
+    assert inspect_base("some/model") == info
 
 
 def test_gated_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

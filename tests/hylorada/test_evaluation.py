@@ -62,6 +62,14 @@ def test_figures_follow_their_definitions() -> None:
     assert found.ppl_middle == pytest.approx(math.exp(token_nll[:, (bins >= 3) & (bins <= 6)].mean()))
 
 
+def test_loss_that_is_not_finite_shows_in_every_figure_without_a_warning() -> None:
+    token_nll = np.ones((2, 15))
+    token_nll[0, 3] = math.nan
+    metrics = summarize(token_nll, num_bytes=8).metrics()
+    assert all(math.isnan(metrics[name]) for name in ("nll", "ppl", "lim_ppl", "ppl_bin_2"))
+    assert math.isnan(summarize(np.full((2, 3), math.nan), num_bytes=8).lim_ppl)
+
+
 def test_metrics_name_every_figure() -> None:
     found = summarize(np.ones((2, 15)), num_bytes=8)
     metrics = found.metrics()

@@ -405,7 +405,7 @@ def test_show_refuses_as_run_does(cli: Cli) -> None:
         (["--data=no.txt"], "data 'no.txt': no such file or folder"),
         (["--block-size=513"], "block_size 513 exceeds model limit 512 (tiny)"),
         (["--block-size=0"], "`block_size` must be at least 2, got 0"),
-        (["--blocks=0"], "`num_blocks` must be 1 to "),
+        (["--blocks=0"], "`blocks` must be 1 to "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

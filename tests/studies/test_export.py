@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,12 @@ def test_other_base_or_text_than_the_exports_is_told(
     shutil.copytree(exported, tmp_path / "moved")
     path = tmp_path / "moved" / "export.json"
     changes = {"model_fingerprint": "0" * 16, "data_fingerprint": "1" * 16}
+    changes["model_config_fingerprint"] = "2" * 16
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     assert main(["evaluate", f"--adapter={path.parent}", "--json"]) == 0
     err = capsys.readouterr().err
     assert "the adapter was trained on another base: fingerprint 0000000000000000, this one has " in err
+    assert "the adapter was trained on a base of another config.json: fingerprint 2222222222222222, this one " in err
     assert "the adapter was trained on another text: fingerprint 1111111111111111, this one has " in err
 
 
@@ -292,10 +295,11 @@ def _take_earlier_checkpoint(folder: Path, name: str) -> None:
     _write_checkpoint(path, tensors, {**metadata, "step": "6"})
 
 
-def _change_base(folder: Path, _: str) -> None:
+def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
     path = folder / "results.json"
     values = json.loads(path.read_text())
-    values["provenance"]["model_fingerprint"] = "0" * 16
+    assert len(values["provenance"][part]) == 16
+    values["provenance"][part] = "0" * 16
     path.write_text(json.dumps(values))
 
 
@@ -306,7 +310,8 @@ def _change_base(folder: Path, _: str) -> None:
         (_cut_checkpoint, r"checkpoint\.safetensors is damaged"),
         (_clear_updates, "adapter has no effect"),
         (_take_earlier_checkpoint, "is of step 6, the run ended at 8"),
-        (_change_base, "is another than the study's"),
+        (_change_base, "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$"),
+        (partial(_change_base, part="model_config_fingerprint"), "than the study's: config.json of fingerprint "),
     ],
 )
 def test_damaged_study_is_refused_and_nothing_is_written(
