@@ -52,7 +52,7 @@ class Adapter(nn.Module):
 
     Args:
         base: the frozen model; it is only read.
-        config: ``max_positions`` must be set.
+        config: with a position bias or buckets, ``max_positions`` must be set.
         seed: of the initial values and of dropout.
 
     Raises:
@@ -65,7 +65,7 @@ class Adapter(nn.Module):
         check_base(base)
         if not isinstance(config, HyLoRADAConfig):
             raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
-        if config.max_positions is None:
+        if config.max_positions is None and (config.position_bias or config.has_buckets):
             raise InputError("max_positions must be set to the trained block length")
         self.config = config
         self.seed = seed
@@ -93,7 +93,7 @@ class Adapter(nn.Module):
                 num_buckets=config.position_bias_buckets,
                 dtype=dtype,
             )
-            if config.position_bias
+            if config.position_bias and config.max_positions is not None  # then it is known, see above
             else None
         )
         self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)

@@ -69,8 +69,14 @@ def _add_named(commands: Any, name: str, text: str) -> None:
     parser.add_argument("study", help="name of a study that has been run")
 
 
+def _folder(text: str) -> Path:
+    if not text:  # would be the current one
+        raise argparse.ArgumentTypeError("must name a folder, got ''")
+    return Path(text)
+
+
 def _add_storage(parser: Any) -> None:
-    parser.add_argument("--storage", type=Path, default=Path("mlruns"), help="folder; default: %(default)s")
+    parser.add_argument("--storage", type=_folder, default=Path("mlruns"), help="folder; default: %(default)s")
     parser.add_argument("--tracking-uri", help="MLflow: a database or server; default: sqlite in the storage folder")
 
 
@@ -124,7 +130,7 @@ def _add_evaluate(commands: Any) -> None:
     text = "NLL, PPL and bits per byte of a base, or of an adapter on it, on a text"
     parser = commands.add_parser("evaluate", help=text, description=text + ".")
     exported = "default: %s, or what an exported adapter was tested on"
-    parser.add_argument("--adapter", type=Path, metavar="DIR", help="a saved or exported adapter; default: none")
+    parser.add_argument("--adapter", type=_folder, metavar="DIR", help="a saved or exported adapter; default: none")
     parser.add_argument("--model", help=exported % "tiny")
     parser.add_argument("--data", help=exported % "pydocs")
     parser.add_argument("--text-column", help="column of a table")
@@ -141,9 +147,9 @@ def _add_export(commands: Any) -> None:
     text = "write the winner of a finished study: an adapter that stock PEFT loads too, and its model card"
     parser = _add_simple(commands, "export", text, json_output=True)
     parser.add_argument("study", help="name of a study that has been run")
-    parser.add_argument("--arm", help="whose winner; default: the arm of lowest test PPL")
+    parser.add_argument("--arm", help="whose winner; default: the arm of lowest mean validation loss over its seeds")
     parser.add_argument("--seed", type=int, metavar="N", help="which paired seed's run; default: the first")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--output", type=_folder, required=True, metavar="DIR", help="folder to write")
 
 
 def _add_bench(commands: Any) -> None:

@@ -296,7 +296,9 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
     if not args.tracking_uri and not (args.storage / "mlflow.db").exists():
         raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", args.host]
-    print(f"MLflow: http://{args.host}:{args.port} (Ctrl-C ends it)", flush=True)
+    # without the last part it opens on traces of agents
+    page = f"http://{args.host}:{args.port}/#/experiments?workflowType=machine_learning"
+    print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command += ["--port", str(args.port), "--workers", "1"]
     server = subprocess.Popen(command, env=environment, start_new_session=True)  # MLflow leaves its workers behind

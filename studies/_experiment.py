@@ -21,7 +21,6 @@ from hylorada import InputError
 
 from ._runs import StudyRuns, open_parent
 
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its page opens on runs, not on traces of agents
 _AWAY = {  # MLflow's codes for what passes; its client gives the first to a server that can't be reached
     "INTERNAL_ERROR",
     "TEMPORARILY_UNAVAILABLE",
@@ -72,8 +71,7 @@ def _open_experiment(client: MlflowClient, uri: str, name: str, artifacts: Path 
     """Id of an experiment, made if need be, that takes artifacts."""
     found = client.get_experiment_by_name(name)
     if found is None:
-        location = None if artifacts is None else artifacts.as_uri()
-        found = client.get_experiment(client.create_experiment(name, location, _KIND))
+        found = client.get_experiment(client.create_experiment(name, None if artifacts is None else artifacts.as_uri()))
     if found.lifecycle_stage == "deleted":
         raise InputError(_deleted(name))
     location = _follow(uri, found, artifacts)

@@ -1,6 +1,7 @@
 """The winner of a finished study as a folder: the adapter, a model card, and what is needed to evaluate it again."""
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from ._tracking import unwritable
 
 RECORD = "export.json"
 _CARD = "README.md"
-_ADAPTER_CONFIG = "hylorada_config.json"
 _AT_LEAST = {"block_size": 2, "test_blocks": 1}
 _BUILT_IN = ("tiny", "smollm2-135m")  # loaded by name, from no hub
 
@@ -61,8 +61,9 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
 
     Args:
         folder: of a finished study.
-        output: made if need be; an earlier export in it is replaced.
-        arm: whose winner; None takes the arm of lowest mean test PPL.
+        output: made if need be; an earlier export of the same study in it is replaced.
+        arm: whose winner; None takes the arm of lowest mean validation NLL over the confirm runs, for the test split is
+            to judge the choice, not to make it.
         seed: number of the paired seed; None takes the first.
 
     Returns:
@@ -72,7 +73,7 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
         InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
     """
     winner = _find(folder, arm, seed)
-    if problem := _output_problem(output):
+    if problem := _output_problem(output, winner.study.name):
         raise InputError(problem)
     _save(winner, output)
     values = _record(winner)
@@ -127,11 +128,11 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
     records = load_records(folder)
     # an arm that sees the future is nobody's best, but may be asked for
     honest = [a for a in results.arms if not _looks_ahead(records[a.trial])] or results.arms
-    found = arms[arm] if arm is not None else min(honest, key=lambda a: a.ppl)
+    found = arms[arm] if arm is not None else min(honest, key=lambda a: _validation_nll(a, records))
     number = found.seeds[0] if seed is None else seed
     if number not in found.seeds:
         raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(found.seeds)}")
-    name = f"{found.trial}-confirm-{number:02d}"
+    name = _run_name(found, number)
     run = records.get(name)
 
     checkpoint = folder / "trials" / name / CHECKPOINT
@@ -140,15 +141,24 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
     return _Winner(study, results, found, run, checkpoint)
 
 
+def _run_name(arm: ArmResult, seed: int) -> str:
+    return f"{arm.trial}-confirm-{seed:02d}"
+
+
+def _validation_nll(arm: ArmResult, records: Mapping[str, Record]) -> float:
+    found = [r.nll for s in arm.seeds if (r := records.get(_run_name(arm, s))) is not None and r.nll is not None]
+    return sum(found) / len(found) if found else math.inf
+
+
 def _looks_ahead(record: Record) -> bool:
     return bool(record.adapter.get("replication_noncausal_pooling"))
 
 
-def _output_problem(output: Path) -> str | None:
+def _output_problem(output: Path, study: str) -> str | None:
     if output.exists() and not output.is_dir():
         return f"output {str(output)!r} is a file, must be a folder"
-    if output.is_dir() and any(output.iterdir()) and not (output / _ADAPTER_CONFIG).exists():
-        return f"output {str(output)!r} is not empty and holds no adapter; name a new folder"
+    if output.is_dir() and any(output.iterdir()) and read_record(output).get("study") != study:
+        return f"output {str(output)!r} is not empty and holds no export of study {study!r}; name a new folder"
     problem = unwritable(output)
     return f"output {str(output)!r} can't be written: {problem}" if problem else None
 

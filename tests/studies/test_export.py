@@ -58,6 +58,16 @@ def _winner(finished: FinishedStudy, arm: str) -> str:
     return next(a.trial for a in found.arms if a.arm == arm)
 
 
+def _best_on_validation(finished: FinishedStudy) -> str:
+    """The arm whose confirm runs' last reports have the lowest mean loss."""
+    means = {}
+    for arm in ARMS:
+        names = [f"{_winner(finished, arm)}-confirm-{seed:02d}" for seed in (0, 1)]
+        lines = [(finished.folder / "trials" / n / "reports.jsonl").read_text().splitlines()[-1] for n in names]
+        means[arm] = np.mean([json.loads(line)["metrics"]["eval/nll"] for line in lines])
+    return min(means, key=lambda a: float(means[a]))
+
+
 def _stored_ppl(finished: FinishedStudy, arm: str, seed: int) -> float:
     losses = np.load(finished.folder / "trials" / f"{_winner(finished, arm)}-confirm-{seed:02d}" / "test_block_nll.npy")
     return float(np.exp(losses.sum() / (losses.size * 31)))
@@ -100,8 +110,21 @@ def test_defaults_are_the_best_arm_and_the_first_seed(
         capsys, "export", finished.name, f"--storage={finished.storage}", f"--output={tmp_path / 'new'}", "--json"
     )
     assert found["seed"] == 0
-    means = {arm: np.log([_stored_ppl(finished, arm, s) for s in (0, 1)]).mean() for arm in ARMS}
-    assert found["arm"] == min(means, key=lambda a: float(means[a]))
+    assert found["arm"] == _best_on_validation(finished)
+
+
+def test_test_split_has_no_say_in_what_is_exported(
+    finished: FinishedStudy, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arm of the best test figures is another here, as it may be by chance."""
+    path = copy / "studies" / finished.name / "results.json"
+    values = json.loads(path.read_text())
+    chosen = _best_on_validation(finished)
+    for arm in values["arms"]:
+        arm["ppl"] = 9999.0 if arm["arm"] == chosen else 1.0
+    path.write_text(json.dumps(values))
+    arguments = (f"--storage={copy}", f"--output={tmp_path / 'new'}", "--json")
+    assert _json(capsys, "export", finished.name, *arguments)["arm"] == chosen
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -260,10 +283,40 @@ def test_places_that_hold_something_else_are_left_alone(
     finished: FinishedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    for output, message in ((tmp_path, "is not empty and holds no adapter"), (tmp_path / "thesis.tex", "is a file")):
+    no_export = f"is not empty and holds no export of study '{finished.name}'"
+    for output, message in ((tmp_path, no_export), (tmp_path / "thesis.tex", "is a file")):
         _refused(capsys, message, "export", finished.name, f"--storage={finished.storage}", f"--output={output}")
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("record", [None, {"study": "another"}])
+def test_other_adapters_are_left_alone(
+    finished: FinishedStudy,
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    record: dict[str, str] | None,
+) -> None:
+    """One that was saved from Python, and an export of another study."""
+    output = tmp_path / "mine"
+    shutil.copytree(exported, output)
+    (output / "export.json").unlink()
+    if record is not None:
+        (output / "export.json").write_text(json.dumps(record))
+    before = {p.name: p.read_bytes() for p in output.iterdir()}
+    message = f"is not empty and holds no export of study '{finished.name}'"
+    _refused(capsys, message, "export", finished.name, f"--storage={finished.storage}", f"--output={output}")
+    assert {p.name: p.read_bytes() for p in output.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [("export", "x", "--output="), ("evaluate", "--adapter="), ("list", "--storage=")]
+)
+def test_no_text_is_no_folder(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "must name a folder, got ''" in capsys.readouterr().err
 
 
 def _write_checkpoint(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
