@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import json
 import os
 import pkgutil
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
+
+from ._files import damaged, read_json
 
 
 def definitions() -> dict[str, Any]:
@@ -81,13 +82,14 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def stored_study(path: Path) -> Mapping[str, Any]:
-    """The values of a study that has been run."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} can't be read: {error}; put it back") from error
-    if not isinstance(values, dict) or "definition" not in values:
-        raise InputError(f"{path} is damaged: it holds no study; put it back")
+    """The values of a study that has been run.
+
+    Raises:
+        InputError: the file is lost or damaged.
+    """
+    values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
+    if lost := [name for name in ("definition", "trials", "seeds") if name not in values]:
+        raise damaged(path, f"no field {lost[0]!r}")
     return values
 
 

@@ -9,7 +9,8 @@ from hylorada import derive_seed
 from ._asha import Asha
 from ._job import Job, Report
 from ._panel import Panel
-from ._store import Record, State, Store
+from ._records import Record, State
+from ._store import Store
 from ._study import Study
 from ._tracking import Tracker
 

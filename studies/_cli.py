@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
@@ -19,7 +19,7 @@ from hylorada import InputError, nearest
 from ._arguments import parse
 from ._asked import checked_study, definitions, stored_study, study_folder
 from ._environment import prepare_environment
-from ._faults import StudyStopped
+from ._faults import StudyStopped, is_storage_error
 from ._job import ERROR_LOG
 
 if TYPE_CHECKING:
@@ -41,18 +41,52 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
+    _replace_closed_streams()
     prepare_environment()
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    console = _Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
         code: int = _COMMANDS[args.command](args, console)
+        sys.stdout.flush()  # here, where what it raises can be told
     except InputError as error:
         for problem in dict.fromkeys(error.problems):
             print(f"hylorada: {problem}", file=sys.stderr)
         return 2
+    except StudyStopped as error:
+        print(f"hylorada: {error}", file=sys.stderr)
+        return 3
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         return 0
+    except OSError as error:
+        if not is_storage_error(error) or error.filename is not None:
+            raise
+        _silence(sys.stdout)
+        print(f"hylorada: the output can't be written: {error.strerror}", file=sys.stderr)
+        return 3
     return code
+
+
+def _replace_closed_streams() -> None:
+    """Read and write nothing where the shell has closed a stream (``>&-``); the lowest free number is that stream's."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+
+
+def _silence(stream: TextIO) -> None:
+    """Let go of what is still to be written to a stream that takes no more: Python would try again at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+class _Console(Console):
+    """Raises for results that nobody reads on, where rich exits with 1; a study goes on without its progress."""
+
+    def on_broken_pipe(self) -> None:
+        if not self.stderr:
+            raise BrokenPipeError
+        _silence(sys.stderr)
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -129,7 +163,7 @@ def _resume_command() -> str:
 
 def _stdout() -> Console:
     """For results; off a terminal as wide as a table needs."""
-    return Console(width=None if sys.stdout.isatty() else 120)
+    return _Console(width=None if sys.stdout.isatty() else 120)
 
 
 def _print_results(results: Any, as_json: bool) -> None:
@@ -171,16 +205,19 @@ def _show(args: argparse.Namespace, _console: Console) -> int:
 
 def _open(args: argparse.Namespace) -> Path:
     """The folder of a study that has been run."""
+    from ._records import check_kinds
+
     folder = study_folder(args.storage, args.study)
     if folder is None:
         there = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         hint = nearest(args.study, there) if there else f"there is none in {args.storage}"
         raise InputError(f"no study {args.study!r} has been run; {hint}")
+    check_kinds(folder)
     return folder
 
 
 def _open_finished(args: argparse.Namespace) -> Path:
-    from ._store import OPEN
+    from ._records import OPEN
 
     folder = _open(args)
     if not (folder / "results.json").exists():
@@ -204,9 +241,9 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
+    from ._records import OPEN, planned_trials
     from ._report import trial_table
     from ._results import load_records
-    from ._store import OPEN, planned_trials
     from ._study import Study
 
     folder = _open(args)
@@ -231,8 +268,10 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
     """A process that was killed could not end its MLflow runs."""
+    from ._records import read_id
     from ._tracking import default_uri, reconcile
 
+    read_id(folder)
     if told := reconcile(args.tracking_uri or default_uri(args.storage), args.study, folder):
         print(f"hylorada: {told}", file=sys.stderr)
 
@@ -257,7 +296,9 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
 def _export(args: argparse.Namespace, _console: Console) -> int:
     from ._export import export_winner
 
-    found = export_winner(_open_finished(args), args.output.expanduser(), arm=args.arm, seed=args.seed)
+    folder = _open_finished(args)
+    stored_study(folder / "study.json")
+    found = export_winner(folder, args.output.expanduser(), arm=args.arm, seed=args.seed)
     if args.json:
         print(json.dumps({**found, "output": str(args.output)}, indent=1))
     else:

@@ -14,9 +14,9 @@ from hylorada import BaseInfo, InputError, field_problems, nearest
 
 from ._files import write_atomically
 from ._job import CHECKPOINT
+from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
 from ._statistics import Comparison
-from ._store import Record
 from ._study import Study
 from ._tracking import unwritable
 

@@ -1,15 +1,20 @@
 """Files of a study folder, written so that a crash, a full disk or a slow share loses nothing."""
 
+import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from hylorada import InputError
 from hylorada._files import replace_file
 
 from ._faults import StorageFault, is_storage_error
+from ._typed import typed
 
 Value = TypeVar("Value")
 
@@ -41,10 +46,68 @@ def _free(path: Path) -> str:
         return ""
 
 
+def damaged(path: Path, reason: str) -> InputError:
+    """What to raise for a file whose content can't be used."""
+    return InputError(f"{path} is damaged ({reason}); put it back from a copy")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever comes of a lost or damaged file, from opening it to filling a dataclass, into one line naming it.
+
+    Raises:
+        InputError: instead of what was raised within.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; put it back from a copy") from error
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise damaged(path, "no UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise damaged(path, f"no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from error
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """A file's JSON as ``kind``, see :func:`studies._typed.typed`.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    with reading(path):
+        return typed(kind, json.loads(path.read_text(encoding="utf-8")))
+
+
+def require_database(path: Path) -> None:
+    """Raise unless a file that must be there begins as one of SQLite's."""
+    with reading(path), path.open("rb") as file:
+        if file.read(15) != b"SQLite format 3":
+            raise ValueError("no SQLite database")
+
+
+def require_kinds(*, files: Iterable[Path], folders: Iterable[Path]) -> None:
+    """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
+    wrong = [f"{p} is a folder, must be a file; put it back from a copy, or remove it" for p in files if p.is_dir()]
+    wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if p.is_file()]
+    if wrong:
+        raise InputError(wrong)
+
+
 def read_lines(path: Path) -> list[str]:
-    """The complete lines of a file; a last line cut off by a crash is left out."""
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1].decode().splitlines()
+    """The complete lines of a file; what a crash left of a last line is left out."""
+    return _whole(path.read_bytes()).decode().splitlines()
+
+
+def _whole(content: bytes) -> bytes:
+    """Without a last line that was cut off, or of which a loss of power left zeros."""
+    content = re.sub(rb"\0[\0\n]*\Z", b"", content)
+    return content[: content.rfind(b"\n") + 1]
 
 
 def append_line(path: Path, line: str) -> None:
@@ -56,7 +119,7 @@ def append_line(path: Path, line: str) -> None:
         with path.open("ab+") as file:
             if not kept:
                 file.seek(0)
-                kept.append(file.read().rfind(b"\n") + 1)
+                kept.append(len(_whole(file.read())))
             file.truncate(kept[0])
             file.write(line.encode() + b"\n")
             file.flush()

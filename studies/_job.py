@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ._typed import typed
+
 # in a trial's folder
 CHECKPOINT = "checkpoint.safetensors"
 ERROR_LOG = "error.txt"  # what it raised
@@ -88,7 +90,13 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        return cls.from_dict(json.loads(text, object_pairs_hook=_with_shared_keys))
+        """Back from :meth:`to_json`.
+
+        Raises:
+            ValueError: the text is no report's.
+        """
+        found: Report = typed(cls, json.loads(text, object_pairs_hook=_with_shared_keys))
+        return found
 
     def sharing(self, before: "Report") -> "Report":
         """The same, with what is as in an earlier report held once: the driver keeps thousands."""

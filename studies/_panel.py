@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ._store import Record, Store
+from ._records import Record
+from ._store import Store
 
 
 class Panel:

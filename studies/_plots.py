@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from ._records import Record
 from ._space import Choice, Parameter, Range
 from ._statistics import SCALE, Comparison
-from ._store import Record
 from ._study import Study
 
 THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from . import _plots
 from ._files import write_atomically
+from ._records import Record, records_of
 from ._results import Results
 from ._sheets import (
     WORDS,
@@ -26,7 +27,6 @@ from ._sheets import (
     trials_sheet,
     winning_sheet,
 )
-from ._store import Record, records_of
 from ._study import Study
 
 _MANY = 40  # rows above which a table starts folded

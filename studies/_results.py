@@ -1,6 +1,5 @@
 """What a study found: the table of arms, the comparisons with their intervals, and the verdict."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hylorada import InputError
+
+from ._files import read_json
+from ._records import Record, ended_trials, lost_trials, read_block_nll, read_records
 from ._statistics import ArmScores, Comparison, compare, verdict
-from ._store import Record, Store, read_record
+from ._store import Store
 from ._study import Study
 
 
@@ -173,7 +176,7 @@ def _paired_seeds(runs: Mapping[str, list[Record]]) -> set[int]:
 
 def _scores(arm: str, runs: list[Record], store: Store) -> ArmScores:
     ordered = sorted(runs, key=lambda r: r.number)
-    losses = [np.load(store.trial_folder(r.name) / Path(r.reports[-1].block_nll or "").name) for r in ordered]
+    losses = [read_block_nll(store.folder, r) for r in ordered]
     return ArmScores(
         arm=arm,
         seeds=tuple(r.number for r in ordered),
@@ -253,9 +256,16 @@ def empty_buckets(runs: Mapping[str, list[Record]], block_size: int) -> list[str
 
 
 def load_records(folder: Path) -> dict[str, Record]:
-    """All records of a study folder, read without opening it for writing."""
-    records = [read_record(p) for p in sorted((folder / "trials").glob("*/trial.json"))]
-    return {r.name: r for r in records}
+    """All records of a study folder, read without opening it for writing.
+
+    Raises:
+        InputError: files are damaged or lost.
+    """
+    ended = ended_trials(folder)  # read first: a trial that ends meanwhile is in its file before it is in the database
+    records = read_records(folder)
+    if lost := lost_trials(folder, ended, records):
+        raise InputError(lost)
+    return records
 
 
 def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
@@ -268,11 +278,10 @@ def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
 
 
 def read_results(path: Path) -> Results:
-    """Results as ``results.json`` holds them."""
-    values = json.loads(path.read_text(encoding="utf-8"))
-    arms = tuple(
-        ArmResult(**{**a, "ppl_by_seed": tuple(a["ppl_by_seed"]), "seeds": tuple(a["seeds"])}) for a in values["arms"]
-    )
-    comparisons = tuple(Comparison(**{**c, "by_seed": tuple(c["by_seed"])}) for c in values["comparisons"])
-    texts = {name: tuple(values.get(name, ())) for name in ("notes", "earlier")}
-    return Results(**{**values, **texts, "arms": arms, "comparisons": comparisons})
+    """Results as ``results.json`` holds them.
+
+    Raises:
+        InputError: the file is lost or damaged.
+    """
+    found: Results = read_json(path, Results)
+    return found

@@ -5,8 +5,8 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ from hylorada import InputError
 from ._devices import Devices
 from ._environment import make_private, short_folder
 from ._faults import StudyStopped, as_stop
-from ._files import write_atomically
+from ._files import read_json, require_database, require_kinds, write_atomically
 from ._inputs import Options, prepare
 from ._job import Job
 from ._panel import Panel
 from ._points import notes
+from ._records import OPEN, read_id
 from ._report import write_html
 from ._results import Results, gather, read_results
-from ._store import OPEN, Store
+from ._store import Store
 from ._study import Study
 from ._tracking import Tracker
 
@@ -94,6 +95,7 @@ def _run_whole(study: Study, options: Options, console: Console) -> Results:
     with ExitStack() as stack:
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+        _check_storage(options)
         devices = Devices(study, options, workspace)
         stack.callback(devices.close)
         if options.address is None:
@@ -104,9 +106,17 @@ def _run_whole(study: Study, options: Options, console: Console) -> Results:
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
-        if not (store.folder / "results.json").exists():
+        if _results_so_far(store) is None:
             devices.start()  # its host loads the base while MLflow makes its tables
         return _tracked(devices, store, options, console)
+
+
+def _check_storage(options: Options) -> None:
+    """Raise for what stands in the place of the storage's own files and folders."""
+    database = options.storage / "mlflow.db"
+    require_kinds(files=[database], folders=[options.storage / name for name in ("cache", "artifacts", "studies")])
+    if options.tracking_uri is None and database.exists() and database.stat().st_size:
+        require_database(database)
 
 
 def _tracked(devices: Devices, store: Store, options: Options, console: Console) -> Results:
@@ -134,10 +144,10 @@ def _tracked(devices: Devices, store: Store, options: Options, console: Console)
 
 def study_id(folder: Path) -> str:
     """The id of a study folder, made at its first run; it ties the folder to its MLflow run."""
-    path = folder / "id"
-    if not path.exists():
-        write_atomically(path, os.urandom(8).hex())
-    return path.read_text().strip()
+    if (found := read_id(folder)) is None:
+        found = os.urandom(8).hex()
+        write_atomically(folder / "id", found)
+    return found
 
 
 def _parent_params(study: Study) -> dict[str, Any]:
@@ -164,11 +174,14 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
                 raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
         best = winners(store)
         base = _base(store, devices)
-    found = store.folder / "results.json"
-    before = read_results(found) if found.exists() else None
-    results = gather(store, base, devices.provenance, list(best.missing), before)
+    results = gather(store, base, devices.provenance, list(best.missing), _results_so_far(store))
     _write(results, store, tracker)
     return results
+
+
+def _results_so_far(store: Store) -> Results | None:
+    path = store.folder / "results.json"
+    return read_results(path) if path.exists() else None
 
 
 def _first_job(study: Study, arm: str) -> Job:
@@ -190,13 +203,16 @@ def _rungs(study: Study) -> str:
     return "rungs " + " -> ".join(map(str, steps)) + " steps"
 
 
-def _base(store: Store, devices: Devices) -> dict[str, Any] | None:
-    """The base's own test figures, measured once, while there is a host; None where none is needed."""
+def _base(store: Store, devices: Devices) -> Mapping[str, Any]:
+    """The base's own test figures, measured once; what is lost or damaged since is measured again."""
     path = store.folder / "base.json"
-    if not path.exists() and devices.started:
-        write_atomically(path, json.dumps(devices.cluster.evaluate_base("test")))
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
-    return found
+    with suppress(InputError):
+        found: Mapping[str, Any] = read_json(path, Mapping[str, float])
+        if "ppl" in found:
+            return found
+    measured: Mapping[str, Any] = devices.cluster.evaluate_base("test")
+    write_atomically(path, json.dumps(measured))
+    return measured
 
 
 def _write(results: Results, store: Store, tracker: Tracker) -> None:

@@ -17,7 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
 
 from ._job import Report
-from ._store import Record
+from ._records import Record
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 _STUDY, _STATE, _REASON = "hylorada.study", "hylorada.state", "hylorada.reason"

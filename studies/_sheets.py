@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ._plots import last, value_text
+from ._records import Record, best_record, records_of
 from ._results import ArmResult, Results
 from ._statistics import Comparison
-from ._store import Record, best_record, records_of
 from ._study import Study
 
 WORDS = {"arm", "comparison", "decision", "parameter", "reason", "searched", "searched over", "state", "trial"}

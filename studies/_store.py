@@ -5,11 +5,10 @@ holds one Optuna study for each arm, brought in line with the trial files whenev
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
@@ -18,88 +17,33 @@ from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
-from ._files import append_line, read_lines, write_atomically
+from ._asked import stored_study
+from ._files import append_line, read_json, require_database, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
+from ._records import (
+    Record,
+    State,
+    best_record,
+    check_kinds,
+    is_finite,
+    lost_trials,
+    planned_trials,
+    read_block_nll,
+    read_id,
+    read_records,
+    records_of,
+    sound_database,
+)
 from ._sampler import make_sampler
 from ._study import Study
 
-OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
 _LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
-State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _OPTUNA_STATES = {
     "complete": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
-
-
-@dataclass
-class Record:
-    """One trial of the search or one run of the confirm stage.
-
-    Attributes:
-        name: unique in the study.
-        arm: its arm.
-        stage: ``search`` or ``confirm``.
-        number: of the trial within its arm (search), or of the paired seed (confirm).
-        params: what Optuna proposed.
-        adapter: the full adapter configuration.
-        training: the full training configuration.
-        seed: of the adapter.
-        data_seed: of the order of blocks.
-        state: how it stands; only ``complete`` can be best.
-        reason: why it is diverged or failed.
-        winner: of a confirm run, the search trial whose configuration it repeats.
-        restarts: how often its process or machine was lost.
-        reports: all so far, in order of steps.
-    """
-
-    name: str
-    arm: str
-    stage: Literal["search", "confirm"]
-    number: int
-    params: Mapping[str, Any]
-    adapter: Mapping[str, Any]
-    training: Mapping[str, Any]
-    seed: int
-    data_seed: int
-    state: State = "running"
-    reason: str | None = None
-    winner: str = ""
-    restarts: int = 0
-    reports: list[Report] = field(default_factory=list)
-
-    @property
-    def step(self) -> int:
-        """Last step reported."""
-        return self.reports[-1].step if self.reports else 0
-
-    @property
-    def nll(self) -> float | None:
-        """Validation NLL at the last report."""
-        return self.reports[-1].metrics.get("eval/nll") if self.reports else None
-
-
-def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Record]:
-    """Those of one stage and arm, by number."""
-    return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
-
-
-def planned_trials(study: Study, records: Mapping[str, Record], arm: str) -> int:
-    """How many trials an arm's search has in the end: as asked, or fewer where its space has fewer points."""
-    searched = records_of(records, "search", arm)
-    planned = max(study.trials, len(searched))
-    if (points := study.arms[arm].space.size()) is None:
-        return planned
-    tried = {json.dumps(r.params, sort_keys=True) for r in searched}
-    return min(planned, len(searched) + points - len(tried))
-
-
-def best_record(records: Mapping[str, Record], arm: str) -> Record | None:
-    """The arm's complete trial of lowest finite validation NLL."""
-    done = [r for r in records_of(records, "search", arm) if r.state == "complete" and _is_finite(r.nll)]
-    return min(done, key=lambda r: (r.nll, r.number)) if done else None
 
 
 class Store:
@@ -110,10 +54,12 @@ class Store:
         study: what is asked for now.
 
     Raises:
-        InputError: another process runs the study, the folder holds a study of other settings, or lacks a file.
+        InputError: another process runs the study, the folder holds a study of other settings, or a file of it is
+            lost or damaged; nothing has been written.
     """
 
     def __init__(self, folder: Path, study: Study) -> None:
+        check_kinds(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.study = folder, study
         self._lock = FileLock(folder / "lock")
@@ -132,20 +78,21 @@ class Store:
 
     def _open(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        paths = sorted((self.folder / "trials").glob("*/trial.json"))
-        self._write_study(lost=bool(paths))
-        self._storage = optuna.storages.RDBStorage(
-            f"sqlite:///{self.folder / 'optuna.db'}", engine_kwargs={"connect_args": {"timeout": 60}}
-        )
-        self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
-        for path in paths:
-            record = read_record(path)
-            self.records[record.name] = record
+        self.records = read_records(self.folder)
+        self._check_study()
+        self._check_files()
+        with sound_database(self.folder / "optuna.db") as path:
+            self._storage = optuna.storages.RDBStorage(
+                f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}}
+            )
+            self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
+            if lost := self._lost():
+                raise InputError(lost)
+            write_atomically(self.folder / "study.json", json.dumps(self.study.to_dict(), indent=1))
+            self._reconcile()
+        for record in self.records.values():
             if record.state != "running":
                 self._drop_checkpoint(record)
-        if lost := self._lost():
-            raise InputError(lost)
-        self._reconcile()
 
     def close(self) -> None:
         """Let another process open the folder."""
@@ -192,7 +139,7 @@ class Store:
         record = self.records[name]
         if record.state != "running":
             return
-        if state == "complete" and not _is_finite(record.nll):
+        if state == "complete" and not is_finite(record.nll):
             state, reason = "diverged", f"non-finite validation loss at step {record.step}"
         record.state, record.reason = state, reason
         self._write_record(record)
@@ -233,7 +180,7 @@ class Store:
         path = self.folder / "inputs.json"
         if not path.exists():
             write_atomically(path, json.dumps(inputs, indent=1))
-        before = json.loads(path.read_text())
+        before = read_json(path, Mapping[str, str])
         changed = [f"{k} was {before.get(k)}, now {v}" for k, v in inputs.items() if before.get(k) != v]
         if changed:
             raise InputError(
@@ -248,18 +195,26 @@ class Store:
         """The arm's complete trial of lowest finite validation NLL."""
         return best_record(self.records, arm)
 
-    def _write_study(self, *, lost: bool) -> None:
+    def _check_study(self) -> None:
         path = self.folder / "study.json"
-        if lost and not path.exists():
+        if self.records and not path.exists():
             raise InputError(f"{path} is missing, though there are trials; put it back, or take another name (--name)")
-        if path.exists():
-            before = json.loads(path.read_text())
-            if changed := _changes(before, self.study):
-                raise InputError(
-                    [f"study {self.study.name!r} exists with other settings: {c}" for c in changed]
-                    + ["give the new study another name (--name), or set what it had"]
-                )
-        write_atomically(path, json.dumps(self.study.to_dict(), indent=1))
+        if path.exists() and (changed := _changes(stored_study(path), self.study)):
+            raise InputError(
+                [f"study {self.study.name!r} exists with other settings: {c}" for c in changed]
+                + ["give the new study another name (--name), or set what it had"]
+            )
+
+    def _check_files(self) -> None:
+        """See that what is used only at the end can be read."""
+        if self.records:
+            require_database(self.folder / "optuna.db")
+        if (path := self.folder / "inputs.json").exists():
+            read_json(path, Mapping[str, str])
+        read_id(self.folder)
+        for record in self.records.values():
+            if record.state == "complete" and record.reports[-1].block_nll:
+                read_block_nll(self.folder, record)
 
     def _open_optuna(self, arm: str) -> optuna.Study:
         return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
@@ -287,17 +242,13 @@ class Store:
 
     def _lost(self) -> list[str]:
         """Files that must have been there: without them a search would start anew, or repeat itself."""
-        problems = []
+        problems, ended = [], {}
         for arm, study in self._optuna.items():
             trials = study.get_trials(deepcopy=False)
-            numbers = {r.number for r in self.of("search", arm)}
-            ended = {t.number for t in trials if t.state.is_finished()}
-            if unknown := sorted(numbers - {t.number for t in trials}):
+            ended[arm] = {t.number for t in trials if t.state.is_finished()}
+            if unknown := sorted({r.number for r in self.of("search", arm)} - {t.number for t in trials}):
                 problems.append(f"{self.folder / 'optuna.db'} has lost trials of arm {arm!r}: {unknown}; put it back")
-            for number in sorted(ended - numbers):
-                path = self.trial_folder(f"{arm}-{number:04d}") / "trial.json"
-                problems.append(f"{path} is missing; put it back")
-        return problems
+        return problems + lost_trials(self.folder, ended, self.records)
 
     def _reconcile(self) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
@@ -335,17 +286,6 @@ class Store:
     def _write_record(self, record: Record) -> None:
         values = {k: v for k, v in asdict(record).items() if k != "reports"}
         write_atomically(self.trial_folder(record.name) / "trial.json", json.dumps(values, indent=1))
-
-
-def _is_finite(nll: float | None) -> bool:
-    return nll is not None and math.isfinite(nll)
-
-
-def read_record(path: Path) -> Record:
-    """A record from its ``trial.json`` and the ``reports.jsonl`` beside it."""
-    lines = path.with_name("reports.jsonl")
-    found = [Report.from_json(line) for line in read_lines(lines)] if lines.exists() else []
-    return Record(**json.loads(path.read_text()), reports=found)
 
 
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:

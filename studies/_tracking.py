@@ -20,8 +20,8 @@ from urllib3.exceptions import LocationParseError  # below requests
 
 from ._experiment import open_runs, passes, reason_of
 from ._paths import path_problem
+from ._records import Record
 from ._runs import close_abandoned
-from ._store import Record
 
 _WAITS_S = (5.0, 30.0)  # before the first and the last of the retries
 _PATIENCE_S = 60.0  # without an answer, at a study's end

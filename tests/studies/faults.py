@@ -26,7 +26,7 @@ from mlflow import MlflowClient
 from study_runs import SMALL, Command, Done, read_trials, run_cli
 
 from studies._job import CHECKPOINT
-from studies._store import OPEN
+from studies._records import OPEN
 
 VICTIMS = ("driver", "machine", "host", "trial", "node")
 NAME = "broken"

@@ -11,8 +11,8 @@ from mlflow.entities import Run
 
 from studies._experiment import open_runs
 from studies._job import Report
+from studies._records import Record, State
 from studies._runs import StudyRuns
-from studies._store import Record, State
 from studies._tracking import Tracker
 
 EXPERIMENT = "étude no 1"

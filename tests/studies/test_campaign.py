@@ -12,7 +12,8 @@ import pytest
 from studies._campaign import Campaign, Confirm, Ledger, Search, winners
 from studies._job import Report
 from studies._panel import Panel
-from studies._store import Record, Store
+from studies._records import Record
+from studies._store import Store
 from studies._study import Study
 from studies._tracking import Tracker
 

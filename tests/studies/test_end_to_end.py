@@ -12,8 +12,8 @@ from mlflow.entities import Run
 from study_runs import SMALL, FinishedStudy, read_trials, run_cli
 
 from hylorada import HyLoRADAConfig
+from studies._records import read_record
 from studies._results import read_results
-from studies._store import read_record
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,7 +9,7 @@ import pytest
 from faults import outcome
 from study_runs import SMALL, Done, read_trials, run_cli
 
-from studies._store import OPEN
+from studies._records import OPEN
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,7 +12,7 @@ from mlflow_records import STATUS
 from mlflow_server import Server
 from study_runs import SMALL, Command, read_trials, run_cli, wait_until
 
-from studies._store import read_record
+from studies._records import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

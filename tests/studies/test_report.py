@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from studies._job import Report
+from studies._records import Record
 from studies._report import table, trial_table, write_html
 from studies._results import ArmResult, Results
 from studies._statistics import Comparison
-from studies._store import Record
 from studies._study import Study
 
 ODD = 'a<b> & "Ärm" $x_$'

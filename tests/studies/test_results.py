@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from studies._job import Report
+from studies._records import Record
 from studies._results import empty_buckets
-from studies._store import Record
 
 
 def confirmed(*ends: tuple[float, ...]) -> list[Record]:

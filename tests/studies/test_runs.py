@@ -12,8 +12,8 @@ from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
 
 from hylorada import InputError
 from studies._experiment import open_runs
+from studies._records import State
 from studies._runs import StudyRuns, boundary_metrics, close_abandoned
-from studies._store import State
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 

@@ -18,7 +18,8 @@ from optuna.trial import TrialState
 from hylorada import InputError
 from studies._files import append_line, read_lines
 from studies._job import Report
-from studies._store import Record, State, Store, read_record
+from studies._records import Record, State, read_record
+from studies._store import Store
 from studies._study import Study
 
 ARM = "learnable"

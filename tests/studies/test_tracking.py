@@ -16,7 +16,7 @@ from mlflow_server import timed, wait_for_line
 from study_runs import wait_until
 
 from hylorada import InputError
-from studies._store import Record
+from studies._records import Record
 from studies._tracking import Tracker, check_tracking, default_uri, reconcile, unwritable
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own

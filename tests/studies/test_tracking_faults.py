@@ -11,7 +11,7 @@ from study_runs import wait_until
 
 from hylorada import InputError
 from studies._experiment import check_artifacts, open_runs
-from studies._store import Record
+from studies._records import Record
 from studies._tracking import Tracker
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.faults]

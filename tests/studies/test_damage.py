@@ -1,0 +1,242 @@
+"""A study whose files are damaged or lost: each command names the file in a line, exits with 2 and writes nothing."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from study_runs import FinishedStudy
+
+from hylorada import InputError
+from studies._asked import stored_study
+from studies._cli import main
+from studies._files import append_line, read_lines
+from studies._inputs import Options
+from studies._run import _base, _check_storage
+from studies._store import Store
+from studies._study import Study
+
+READERS = ("status", "export", "open")  # what reads the trials; "open" is how `run` and `extend` begin
+OPEN = ("open",)
+RESULTS = ("report", "export")
+Damage = Callable[[Path], object]
+
+
+class Copy:
+    """A finished study that may be broken, and the commands on it."""
+
+    def __init__(self, storage: Path, name: str) -> None:
+        self.storage, self.name, self.folder = storage, name, storage / "studies" / name
+        results = json.loads((self.folder / "results.json").read_text())
+        self.winner: str = results["arms"][0]["trial"]
+
+    def path(self, file: str) -> Path:
+        return self.folder / file.replace("WINNER", self.winner)
+
+    def run(self, command: str) -> int:
+        """Its exit code."""
+        output = [f"--output={self.storage / 'out'}"] if command == "export" else []
+        return main([command, self.name, f"--storage={self.storage}", *output])
+
+    def open(self) -> None:
+        stored = stored_study(self.folder / "study.json")
+        Store(self.folder, Study.from_dict({**stored, "trials": stored["trials"] + 1})).close()
+
+    def content(self) -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in self.storage.rglob("*") if p.is_file() and p.name != "lock"}
+
+
+@pytest.fixture
+def copy(finished: FinishedStudy, tmp_path: Path) -> Copy:
+    folder = tmp_path / "studies" / finished.name
+    shutil.copytree(finished.folder, folder)
+    return Copy(tmp_path, finished.name)
+
+
+def put(content: bytes) -> Damage:
+    return lambda path: path.write_bytes(content)
+
+
+def lose(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def change(**fields: Any) -> Damage:
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def cut_last_line(path: Path) -> None:
+    path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:-1]) + b"\n")
+
+
+TRIAL, LINES, LOSSES = "trials/WINNER/trial.json", "trials/WINNER/reports.jsonl", "trials/WINNER-confirm-00/"
+DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
+    ("results.json", put(b'{"study": "x"'), RESULTS, "is damaged (no JSON: Expecting ',' delimiter)"),
+    ("results.json", put(b"{}"), RESULTS, "is damaged (no field 'arms')"),
+    ("results.json", put(b"[]"), RESULTS, "is damaged (all of it can't be [])"),
+    ("results.json", put(b"\xff"), RESULTS, "is damaged (no UTF-8)"),
+    ("results.json", change(arms=[1]), RESULTS, "is damaged (arms can't be 1)"),
+    ("results.json", folder_instead, RESULTS, "is a folder, must be a file"),
+    (TRIAL, put(b'{"name": "b'), READERS, "is damaged (no JSON: Unterminated string starting at)"),
+    (TRIAL, put(b""), READERS, "is damaged (no JSON: Expecting value)"),
+    (TRIAL, change(zz=1), READERS, "is damaged (unknown field 'zz')"),
+    (TRIAL, change(state="zzz"), READERS, "is damaged (state can't be 'zzz')"),
+    (TRIAL, change(number="1"), READERS, "is damaged (number can't be '1')"),
+    (TRIAL, change(params=[]), READERS, "is damaged (params can't be [])"),
+    (TRIAL, change(name="fixed-0009"), READERS, "is damaged (it is of trial 'fixed-0009')"),
+    (TRIAL, lose, READERS, "is missing; put it back from a copy"),
+    (LINES, put(b'{"step": 2}\ngarbage\n{"step": 4}\n'), READERS, "is damaged (no JSON: Expecting value)"),
+    (LINES, put(b'{"step": "2"}\n'), READERS, "is damaged (step can't be '2')"),
+    (LINES, put(b"[]\n"), READERS, "is damaged (all of it can't be [])"),
+    (LINES, put(b"\xff\xfe\n"), READERS, "is damaged (no UTF-8)"),
+    (LINES, lose, READERS, "is missing; put it back from a copy"),
+    (LINES, put(b""), READERS, "is damaged (it is empty, though the trial is complete)"),
+    (LINES, cut_last_line, READERS, "is damaged (its last report is lost, though the trial is complete)"),
+    (LOSSES + "reports.jsonl", lose, READERS, "is missing; put it back from a copy"),
+    (LOSSES + "test_block_nll.npy", put(b"garbage"), OPEN, "is damaged (the magic string is not correct"),
+    (LOSSES + "test_block_nll.npy", put(b""), OPEN, "is damaged (EOF: reading magic string"),
+    (LOSSES + "test_block_nll.npy", lose, OPEN, "is missing; put it back from a copy"),
+    ("inputs.json", put(b'{"a"'), OPEN, "is damaged (no JSON: Expecting ':' delimiter)"),
+    ("inputs.json", put(b"[]"), OPEN, "is damaged (all of it can't be [])"),
+    ("id", put(b""), OPEN, "is damaged (no id)"),
+    ("optuna.db", put(b"garbage" * 500), READERS, "is damaged (no SQLite database)"),
+    ("optuna.db", put(b"SQLite format 3\0" + b"garbage" * 500), READERS, "is damaged (file is not a database)"),
+    ("optuna.db", put(b""), READERS, "is damaged (no SQLite database)"),
+    ("optuna.db", lose, READERS, "is missing; put it back from a copy"),
+    ("optuna.db", folder_instead, READERS, "is a folder, must be a file"),
+    ("lock", folder_instead, READERS, "is a folder, must be a file"),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "commands", "problem"), DAMAGES, ids=[f"{d[0]}-{i}" for i, d in enumerate(DAMAGES)]
+)
+def test_damaged_file_is_named_and_nothing_is_written(
+    copy: Copy, capsys: pytest.CaptureFixture[str], file: str, damage: Damage, commands: tuple[str, ...], problem: str
+) -> None:
+    damage(copy.path(file))
+    before = copy.content()
+    for command in commands:
+        if command == "open":
+            with pytest.raises(InputError, match=r"put it back|remove it") as raised:
+                copy.open()
+            said = raised.value.problems
+        else:
+            assert (command, copy.run(command)) == (command, 2)
+            out, err = capsys.readouterr()
+            assert out == ""
+            said = [line.removeprefix("hylorada: ") for line in err.splitlines()]
+        assert [line[: len(f"{copy.path(file)} {problem}")] for line in said] == [f"{copy.path(file)} {problem}"]
+    assert copy.content() == before
+
+
+@pytest.mark.parametrize("command", ["status", "export"])
+def test_lost_trials_are_named(copy: Copy, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    shutil.rmtree(copy.folder / "trials")
+    assert copy.run(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    arms = ("baseline", "fixed", "learnable")
+    assert err.splitlines() == [
+        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other trials; put it back "
+        "from a copy"
+        for arm in arms
+    ]
+
+
+def test_report_needs_nothing_but_the_results(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copy.folder / "trials")
+    assert copy.run("report") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 50, b"\0" * 50 + b"\n", b'{"st\0\0\0'])
+def test_zeros_after_a_loss_of_power_are_a_torn_line(copy: Copy, tail: bytes) -> None:
+    path = copy.path(LINES)
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    copy.open()
+    assert b"".join(line.encode() + b"\n" for line in read_lines(path)) == whole
+    append_line(path, "next")
+    assert path.read_bytes() == whole + b"next\n"
+
+
+@pytest.mark.parametrize("field", ["trials", "seeds", "definition"])
+def test_study_that_lacks_a_field_is_damaged(copy: Copy, capsys: pytest.CaptureFixture[str], field: str) -> None:
+    path = copy.folder / "study.json"
+    values = json.loads(path.read_text())
+    del values[field]
+    path.write_text(json.dumps(values))
+    assert copy.run("extend") == 2
+    assert capsys.readouterr().err == f"hylorada: {path} is damaged (no field {field!r}); put it back from a copy\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("mlflow.db", b"garbage" * 100, r"mlflow\.db is damaged \(no SQLite database\); put it back"),
+        ("cache", b"", "cache is a file, must be a folder; remove it"),
+        ("studies", b"", "studies is a file, must be a folder; remove it"),
+    ],
+)
+def test_storage_is_looked_at_before_a_study(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=problem):
+        _check_storage(Options(storage=tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", None])
+def test_lost_figures_of_the_base_are_measured_again(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "base.json").write_bytes(content)
+    measured = {"ppl": 9.5, "tokens": 10}
+    store: Any = SimpleNamespace(folder=tmp_path)
+    devices: Any = SimpleNamespace(cluster=SimpleNamespace(evaluate_base=lambda _: measured))
+    assert _base(store, devices) == measured
+    assert _base(store, SimpleNamespace()) == measured  # type: ignore[arg-type]
+
+
+# --- where the output goes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_closed_streams_are_as_nowhere(copy: Copy, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert copy.run(command) == 0
+    for stream in (sys.stdout, sys.stderr):
+        stream.close()
+
+
+@pytest.mark.parametrize("command", ["status", "report", "list"])
+def test_output_that_cannot_be_written_is_told_in_a_line(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    errors = StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        name = [] if command == "list" else [copy.name]
+        assert main([command, *name, f"--storage={copy.storage}"]) == 3
+    assert errors.getvalue() == "hylorada: the output can't be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_pipe_that_nobody_reads_ends_a_command_well(copy: Copy, command: str) -> None:
+    arguments = [sys.executable, "-m", "studies._cli", command, copy.name, f"--storage={copy.storage}"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
