@@ -104,7 +104,7 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
     (LINES, put(b""), READERS, "is damaged (it is empty, though the trial is complete)"),
     (LINES, cut_last_line, READERS, "is damaged (its last report is lost, though the trial is complete)"),
     (LOSSES + "reports.jsonl", lose, READERS, "is missing; put it back from a copy"),
-    (LOSSES + "test_block_nll.npy", put(b"garbage"), OPEN, "is damaged (the magic string is not correct"),
+    (LOSSES + "test_block_nll.npy", put(b"garbage" * 9), OPEN, "is damaged (the magic string is not correct"),
     (LOSSES + "test_block_nll.npy", put(b""), OPEN, "is damaged (EOF: reading magic string"),
     (LOSSES + "test_block_nll.npy", lose, OPEN, "is missing; put it back from a copy"),
     ("inputs.json", put(b'{"a"'), OPEN, "is damaged (no JSON: Expecting ':' delimiter)"),
