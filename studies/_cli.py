@@ -286,6 +286,8 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     if args.json:
         print(json.dumps(values))
     else:
+        what = f"{request.model} with {request.adapter}" if request.adapter else request.model
+        print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
         print(
             f"NLL {values['nll']:.6f}  PPL {values['ppl']:.4f}  bits per byte {values['bits_per_byte']:.4f}  "
             f"tokens {values['tokens']}"
