@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,8 +94,9 @@ def require_database(path: Path) -> None:
 
 def require_kinds(*, files: Iterable[Path], folders: Iterable[Path]) -> None:
     """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
-    wrong = [f"{p} is a folder, must be a file; put it back from a copy, or remove it" for p in files if p.is_dir()]
-    wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if p.is_file()]
+    # `os.path`, for which a path that no system takes is neither
+    wrong = [f"{p} is a folder, must be a file; put it back from a copy, or remove it" for p in files if isdir(p)]
+    wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if isfile(p)]
     if wrong:
         raise InputError(wrong)
 

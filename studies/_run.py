@@ -115,7 +115,7 @@ def _check_storage(options: Options) -> None:
     """Raise for what stands in the place of the storage's own files and folders."""
     database = options.storage / "mlflow.db"
     require_kinds(files=[database], folders=[options.storage / name for name in ("cache", "artifacts", "studies")])
-    if options.tracking_uri is None and database.exists() and database.stat().st_size:
+    if options.tracking_uri is None and os.path.isfile(database) and database.stat().st_size:
         require_database(database)
 
 
