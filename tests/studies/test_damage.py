@@ -22,6 +22,8 @@ from studies._run import _base, _check_storage
 from studies._store import Store
 from studies._study import Study
 
+pytestmark = pytest.mark.timeout(600)
+
 READERS = ("status", "export", "open")  # what reads the trials; "open" is how `run` and `extend` begin
 OPEN = ("open",)
 RESULTS = ("report", "export")
