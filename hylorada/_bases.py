@@ -218,6 +218,8 @@ def _find_smollm2() -> _Source:
 def _find_folder(model: str, folder: Path) -> _Source:
     if not (folder / "config.json").is_file():
         raise InputError(f"model {model!r}: the folder has no config.json")
+    if (folder / "adapter_config.json").exists():  # transformers would put that adapter into the base
+        raise InputError(f"model {model!r}: the folder holds an adapter (adapter_config.json) beside the base; move it")
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not weights:
         raise InputError(f"model {model!r}: the folder has no weights (*.safetensors)")

@@ -135,9 +135,13 @@ def _run_study(study: Any, options: "Options", args: argparse.Namespace, console
         print(f"hylorada: the study broke off; state saved. To go on: {_resume_command()}", file=sys.stderr)
         return 3
     folder = options.study_folder(study.name)
-    _print_results(results, args.json)
-    if not args.json:
-        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
+    try:
+        _print_results(results, args.json)
+        if not args.json:
+            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
+        sys.stdout.flush()
+    except BrokenPipeError:  # what has failed is told all the same
+        _silence(sys.stdout)
     crashed = _tell_failures(folder)
     return 3 if crashed or not results.arms else 0
 
@@ -344,6 +348,7 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
     print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command += ["--port", str(args.port), "--workers", "1"]
+    signal.signal(signal.SIGHUP, signal.default_int_handler)  # of a terminal that is closed
     server = subprocess.Popen(command, env=environment, start_new_session=True)  # MLflow leaves its workers behind
     try:
         return server.wait()

@@ -72,13 +72,17 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
     Raises:
         InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
     """
+    from hylorada import save_adapter
+
     winner = _find(folder, arm, seed)
     if problem := _output_problem(output, winner.study.name):
         raise InputError(problem)
-    _save(winner, output)
+    adapter, base = _rebuilt(winner)
     values = _record(winner)
+    output.mkdir(parents=True, exist_ok=True)
+    write_atomically(output / RECORD, json.dumps(values, indent=1))  # first: it tells whose what follows is
+    save_adapter(adapter, base, output)
     write_atomically(output / _CARD, _card(winner, output))
-    write_atomically(output / RECORD, json.dumps(values, indent=1))
     return values
 
 
@@ -163,8 +167,8 @@ def _output_problem(output: Path, study: str) -> str | None:
     return f"output {str(output)!r} can't be written: {problem}" if problem else None
 
 
-def _save(winner: _Winner, output: Path) -> None:
-    """Rebuild the run's seat on its base and write the adapter."""
+def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
+    """The run's adapter as it ended, and its base."""
     import torch
 
     from hylorada import (
@@ -176,7 +180,6 @@ def _save(winner: _Winner, output: Path) -> None:
         inspect_base,
         load_base,
         load_seat,
-        save_adapter,
     )
 
     study, run, provenance = winner.study, winner.run, winner.results.provenance
@@ -191,7 +194,7 @@ def _save(winner: _Winner, output: Path) -> None:
         raise InputError(f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}")
     if adapter.update_is_zero():
         raise InputError(f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training")
-    save_adapter(adapter, base, output)
+    return adapter, base
 
 
 def _record(winner: _Winner) -> dict[str, Any]:

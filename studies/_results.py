@@ -101,15 +101,14 @@ def gather(
     scores = {arm: _scores(arm, found, store) for arm, found in kept.items() if found}
     pairs = [p for p in study.comparisons if all(x in scores for x in p)]
     comparisons = compare(list(scores.values()), pairs, seed=study.seed) if pairs else ()
-    now = _verdict(study, comparisons)
-    earlier = _earlier(before, now)
+    earlier = _earlier(before, comparisons)
     return Results(
         study=study.name,
         base_ppl=None if base is None else float(base["ppl"]),
         tokens=_tokens(scores),
         arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
         comparisons=comparisons,
-        verdict=now,
+        verdict=_verdict(study, comparisons),
         notes=(
             *notes,
             *_lost_runs(store, runs),
@@ -123,11 +122,12 @@ def gather(
     )
 
 
-def _earlier(before: Results | None, now: str) -> tuple[str, ...]:
-    """A study that is run again without new trials or seeds comes to the same verdict, and has not looked again."""
-    if before is None or before.verdict == now:
-        return before.earlier if before else ()
-    return (*before.earlier, before.verdict)
+def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tuple[str, ...]:
+    """A study that is run again without new trials or seeds finds the same in every seed, and has not looked again."""
+    if before is None:
+        return ()
+    then, now = ([(c.arm, c.reference, c.by_seed) for c in found] for found in (before.comparisons, comparisons))
+    return before.earlier if not then or then == now else (*before.earlier, before.verdict)
 
 
 def _read_again(earlier: tuple[str, ...]) -> list[str]:
@@ -244,13 +244,13 @@ def empty_buckets(runs: Mapping[str, list[Record]], block_size: int) -> list[str
     notes = []
     for arm, found in runs.items():
         learned = [sorted(r.reports[-1].boundaries) for r in found if r.reports[-1].boundaries]
-        wide = {int((np.diff([0.0, *edges, block_size]) >= 1).sum()) for edges in learned}
+        held = {len(set(np.searchsorted(edges, np.arange(block_size), side="right").tolist())) for edges in learned}
         buckets = 1 + max(map(len, learned), default=0)
-        if wide and min(wide) < buckets:
-            counts = " to ".join(map(str, sorted({min(wide), max(wide)})))
+        if held and min(held) < buckets:
+            counts = " to ".join(map(str, sorted({min(held), max(held)})))
             notes.append(
-                f"arm {arm!r} was given {buckets} buckets, of which {counts} are a token wide or more at the end of "
-                "training: what it has learned is nearer to fewer buckets; see the boundaries in the report"
+                f"arm {arm!r} was given {buckets} buckets, of which {counts} hold a position at the end of training: "
+                "what it has learned is nearer to fewer buckets; see the boundaries in the report"
             )
     return notes
 

@@ -178,15 +178,15 @@ class Store:
             InputError: text or base are not what they were, naming what changed.
         """
         path = self.folder / "inputs.json"
-        if not path.exists():
-            write_atomically(path, json.dumps(inputs, indent=1))
-        before = read_json(path, Mapping[str, str])
-        changed = [f"{k} was {before.get(k)}, now {v}" for k, v in inputs.items() if before.get(k) != v]
+        before = read_json(path, Mapping[str, str]) if path.exists() else {}
+        changed = [f"{k} was {before[k]}, now {v}" for k, v in inputs.items() if before.get(k, v) != v]
         if changed:
             raise InputError(
                 f"study {self.study.name!r} ran on other text or another base (model {self.study.model}, data "
                 f"{self.study.data}): {'; '.join(changed)}. Bring them back, or give the new study another --name"
             )
+        if inputs.keys() - before.keys():  # a folder of an earlier version lacks some
+            write_atomically(path, json.dumps({**before, **inputs}, indent=1))
 
     def trial_folder(self, name: str) -> Path:
         return self.folder / "trials" / name

@@ -244,6 +244,13 @@ def test_damaged_weights_are_refused_before_they_are_loaded(tmp_path: Path, cont
         inspect_base(str(tmp_path / "m"))
 
 
+def test_adapter_beside_a_base_is_not_put_into_it(tmp_path: Path) -> None:
+    shutil.copytree(_TINY, tmp_path / "m")
+    (tmp_path / "m" / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds an adapter \(adapter_config\.json\) beside the base"):
+        inspect_base(str(tmp_path / "m"))
+
+
 def test_unusable_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         inspect_base(str(tmp_path))

@@ -174,6 +174,22 @@ def test_zeros_after_a_loss_of_power_are_a_torn_line(copy: Copy, tail: bytes) ->
     assert path.read_bytes() == whole + b"next\n"
 
 
+def test_folder_of_an_earlier_version_takes_a_new_fingerprint_and_keeps_to_it(copy: Copy) -> None:
+    path = copy.path("inputs.json")
+    before = json.loads(path.read_text())
+    del before["model_config_fingerprint"]
+    path.write_text(json.dumps(before))
+    stored = Study.from_dict(stored_study(copy.folder / "study.json"))
+    store = Store(copy.folder, stored)
+    try:
+        store.bind_inputs({**before, "model_config_fingerprint": "new"})
+        assert json.loads(path.read_text()) == {**before, "model_config_fingerprint": "new"}
+        with pytest.raises(InputError, match="model_config_fingerprint was new, now other"):
+            store.bind_inputs({**before, "model_config_fingerprint": "other"})
+    finally:
+        store.close()
+
+
 @pytest.mark.parametrize("field", ["trials", "seeds", "definition"])
 def test_study_that_lacks_a_field_is_damaged(copy: Copy, capsys: pytest.CaptureFixture[str], field: str) -> None:
     path = copy.folder / "study.json"

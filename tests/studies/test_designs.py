@@ -56,7 +56,7 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
     assert {a["arm"]: a["parameters"] - lora for a in results["arms"]} == added
     assert {t["state"] for t in read_trials(folder)} == {"complete"}
     note = "arm 'published' pools over the whole block, future tokens included"
-    assert [note in n for n in results["notes"] if "boundar" not in n] == [True]
+    assert [note in n for n in results["notes"] if "boundary" not in n] == [True]
     assert note in " ".join(done.out.split())
 
 

@@ -22,10 +22,12 @@ def confirmed(*ends: tuple[float, ...]) -> list[Record]:
         ([(16.0, 32.0, 48.0)], None),
         ([(48.0, 16.0, 32.0)], None),  # the order in which they lie does not matter
         ([()], None),
-        ([(0.0, 32.0, 64.0)], "was given 4 buckets, of which 2 are a token wide"),  # at both ends of the block
-        ([(16.0, 16.5, 48.0)], "was given 4 buckets, of which 3 are a token wide"),  # two met
+        ([(0.5, 1.5, 2.5)], None),  # of a logarithmic start, a position each
+        ([(0.4, 1.6, 2.4)], None),
+        ([(0.0, 32.0, 64.0)], "was given 4 buckets, of which 2 hold a position"),  # at both ends of the block
+        ([(16.2, 16.7, 48.0)], "was given 4 buckets, of which 3 hold a position"),  # two met
         ([(16.0, 17.0, 48.0)], None),
-        ([(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)], "was given 4 buckets, of which 2 to 4 are a token wide"),
+        ([(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)], "was given 4 buckets, of which 3 to 4 hold a position"),
     ],
 )
 def test_buckets_that_hold_nothing_are_told(ends: list[tuple[float, ...]], told: str | None) -> None:
