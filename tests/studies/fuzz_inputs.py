@@ -84,7 +84,7 @@ def near_valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
     """Searched fields, each with sound values alone, that may or may not go together."""
     space: dict[str, Any] = {}
     for name in draw(st.lists(st.sampled_from(sorted(_sound)), unique=True, max_size=6)):
-        options = draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))]
+        options = copy.deepcopy(draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))])  # may be broken later
         declared: dict[str, Any] = {"choice": options}
         if name in ("num_landmarks", "num_buckets", "learning_rate", "temperature") and draw(st.booleans()):
             low, high = min(options), max(options)
