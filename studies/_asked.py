@@ -10,7 +10,7 @@ from typing import Any
 
 from hylorada import InputError, nearest
 
-from ._files import damaged, read_json
+from ._files import stored_study
 
 
 def definitions() -> dict[str, Any]:
@@ -79,18 +79,6 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
     return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
-
-
-def stored_study(path: Path) -> Mapping[str, Any]:
-    """The values of a study that has been run.
-
-    Raises:
-        InputError: the file is lost or damaged.
-    """
-    values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
-    if lost := [name for name in ("definition", "trials", "seeds") if name not in values]:
-        raise damaged(path, f"no field {lost[0]!r}")
-    return values
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

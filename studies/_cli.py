@@ -17,9 +17,10 @@ from rich.console import Console
 from hylorada import InputError, nearest
 
 from ._arguments import parse
-from ._asked import checked_study, definitions, stored_study, study_folder
+from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error
+from ._files import stored_study
 from ._job import ERROR_LOG
 
 if TYPE_CHECKING:
@@ -302,9 +303,7 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
 def _export(args: argparse.Namespace, _console: Console) -> int:
     from ._export import export_winner
 
-    folder = _open_finished(args)
-    stored_study(folder / "study.json")
-    found = export_winner(folder, args.output.expanduser(), arm=args.arm, seed=args.seed)
+    found = export_winner(_open_finished(args), args.output.expanduser(), arm=args.arm, seed=args.seed)
     if args.json:
         print(json.dumps({**found, "output": str(args.output)}, indent=1))
     else:

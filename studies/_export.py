@@ -12,7 +12,7 @@ import yaml
 
 from hylorada import BaseInfo, InputError, field_problems, nearest
 
-from ._files import write_atomically
+from ._files import stored_study, write_atomically
 from ._job import CHECKPOINT
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
@@ -122,7 +122,7 @@ def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
 
 
 def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
-    study = Study.from_dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
+    study = Study.from_dict(stored_study(folder / "study.json"))
     results = read_results(folder / "results.json")
     arms = {a.arm: a for a in results.arms}
     if not arms:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os.path import isdir, isfile
 from pathlib import Path
@@ -83,6 +83,18 @@ def read_json(path: Path, kind: Any) -> Any:
     """
     with reading(path):
         return typed(kind, json.loads(path.read_text(encoding="utf-8")))
+
+
+def stored_study(path: Path) -> Mapping[str, Any]:
+    """The values of a study that has been run.
+
+    Raises:
+        InputError: the file is lost or damaged.
+    """
+    values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
+    if lost := [name for name in ("definition", "trials", "seeds") if name not in values]:
+        raise damaged(path, f"no field {lost[0]!r}")
+    return values
 
 
 def require_database(path: Path) -> None:

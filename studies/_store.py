@@ -17,8 +17,7 @@ from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
-from ._asked import stored_study
-from ._files import append_line, read_json, require_database, write_atomically
+from ._files import append_line, read_json, require_database, stored_study, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._records import (
     Record,

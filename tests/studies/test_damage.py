@@ -14,9 +14,8 @@ import pytest
 from study_runs import FinishedStudy
 
 from hylorada import InputError
-from studies._asked import stored_study
 from studies._cli import main
-from studies._files import append_line, read_lines
+from studies._files import append_line, read_lines, stored_study
 from studies._inputs import Options
 from studies._run import _base, _check_storage
 from studies._store import Store

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hylorada import inspect_base
 from studies._cli import main
@@ -25,6 +27,14 @@ def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) 
     assert re.search(message, err), err
 
 
+def _with_weights(model: str, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+    """A copy of a base with other weights."""
+    shutil.copytree(model, folder)
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+    return folder
+
+
 @pytest.mark.parametrize("blocks", [0, -3, 10**9])
 def test_blocks_beyond_the_texts_are_refused_by_the_options_name(
     toy_model: str, capsys: pytest.CaptureFixture[str], blocks: int
@@ -36,22 +46,20 @@ def test_blocks_beyond_the_texts_are_refused_by_the_options_name(
 def test_base_whose_loss_is_not_finite_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(toy_model, tmp_path / "m")
-    path = tmp_path / "m" / "model.safetensors"
-    save_file({k: torch.full_like(v, torch.nan) for k, v in load_file(path).items()}, path, {"format": "pt"})
-    arguments = (f"--model={path.parent}", "--block-size=32", "--blocks=2")
+    broken = _with_weights(
+        toy_model, tmp_path / "m", lambda found: {k: torch.full_like(v, torch.nan) for k, v in found.items()}
+    )
+    arguments = (f"--model={broken}", "--block-size=32", "--blocks=2")
     _refused(capsys, r"m': its loss is not finite \(NLL nan in float32\)", *arguments)
 
 
 def test_base_with_foreign_weights_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(toy_model, tmp_path / "m")
-    path = tmp_path / "m" / "model.safetensors"
-    save_file({f"zzz.{k}": v for k, v in load_file(path).items()}, path, {"format": "pt"})
-    _refused(capsys, "its weights don't match its config", f"--model={path.parent}", "--block-size=32")
+    broken = _with_weights(toy_model, tmp_path / "m", lambda found: {f"zzz.{k}": v for k, v in found.items()})
+    _refused(capsys, "its weights don't match its config", f"--model={broken}", "--block-size=32")
     before = sorted(tmp_path.rglob("*"))
-    assert main(["run", "learnable_bucketing", f"--model={path.parent}", f"--storage={tmp_path / 'runs'}"]) == 2
+    assert main(["run", "learnable_bucketing", f"--model={broken}", f"--storage={tmp_path / 'runs'}"]) == 2
     assert "its weights don't match its config" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
