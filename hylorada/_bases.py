@@ -46,8 +46,8 @@ class BaseInfo:
         max_positions: the longest sequence it takes; None where its config sets no limit.
         num_parameters: all parameters, tied ones once.
         fingerprint: first 16 hex digits of the SHA-256 over the weight files; the commit for a base from the hub.
-        config_fingerprint: the same over what config.json says; None where ``fingerprint`` vouches for that too (a
-            commit, or a GGUF file).
+        config_fingerprint: the same over what config.json says of it; None where ``fingerprint`` vouches for that
+            too (a commit, or a GGUF file).
         revision: commit of a base from the hub, else None.
     """
 
@@ -108,7 +108,7 @@ def inspect_base(model: str) -> BaseInfo:
         max_positions=max_positions,
         num_parameters=num_parameters,
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
-        config_fingerprint=_hash_json(source.config) if source.config else None,
+        config_fingerprint=_hash_config(source.config) if source.config else None,
         revision=commit,
     )
 
@@ -270,10 +270,11 @@ def _hash_files(files: tuple[Path, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _hash_json(path: Path) -> str:
-    """Of the content: order and spaces don't count."""
-    content = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+def _hash_config(path: Path) -> str:
+    """Of what it says of the base: order, spaces and which transformers wrote it don't count."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values.pop("transformers_version", None)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import decoder_layers
@@ -59,6 +59,8 @@ class HyLoRADAModel(nn.Module):
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
         self._checkpoints = False
         self._running: Prepared | None = None
+        self.register_state_dict_post_hook(_leave_out_base)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_put_in_base)  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_pretrained(cls, base: PreTrainedModel, folder: str | Path) -> Self:
@@ -89,8 +91,22 @@ class HyLoRADAModel(nn.Module):
         save_adapter(self.adapter, self.base, folder)
 
     @property
-    def config(self) -> HyLoRADAConfig:
+    def config(self) -> PreTrainedConfig:
+        """The base's, as of PEFT's models: what works with models of transformers looks here."""
+        return self.base.config
+
+    @property
+    def active_peft_config(self) -> HyLoRADAConfig:
+        """The adapter's."""
         return self.adapter.config
+
+    def get_extra_state(self) -> Tensor:
+        """Where the dropout stream is: part of ``state_dict()``, which holds the adapter and leaves out the base."""
+        return self.adapter.dropout_stream.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on from there."""
+        self.adapter.dropout_stream.set_state(state.cpu())
 
     def forward(
         self,
@@ -99,6 +115,7 @@ class HyLoRADAModel(nn.Module):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
+        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """The base's own forward with the adapter in it.
@@ -110,7 +127,8 @@ class HyLoRADAModel(nn.Module):
             past_key_values: the key/value cache of the tokens before these (``cache``, as newer transformers name it,
                 is understood too); positions go on from its length.
             use_cache: whether to return the cache; None leaves it to the base's configuration.
-            **kwargs: passed on to the base (``labels`` for its built-in loss, ...).
+            labels: [b, T], of the base's built-in loss, -100 where there is none; Trainer looks for this name.
+            **kwargs: passed on to the base.
 
         Returns:
             The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
@@ -121,6 +139,8 @@ class HyLoRADAModel(nn.Module):
         """
         cache = kwargs.pop("cache", None) if past_key_values is None else past_key_values
         call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
+        if labels is not None:
+            call["labels"] = labels
         if cache is not None:
             call[self._cache_name()] = cache
         checkpointing = self._checkpoints and self.training and torch.is_grad_enabled()
@@ -207,26 +227,39 @@ class HyLoRADAModel(nn.Module):
         """Take the adapter off; the base is then as it came, but frozen. Closed already, it does nothing."""
         if not self._closed:
             self.unmerge()
-            self.gradient_checkpointing_disable()
+            self.activation_checkpointing_disable()
             self._pack.close()
             self._closed = True
 
-    def gradient_checkpointing_enable(self) -> None:
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **where: Any
+    ) -> None:
         """Keep only each decoder layer's input for the backward pass, in training mode, and compute the rest again.
 
         The base's own non-reentrant checkpointing: with the base frozen a layer's input may need no gradient, and
         reentrant checkpoints would then cut the graph.
+
+        Args:
+            activation_checkpointing_kwargs: further ones of ``torch.utils.checkpoint.checkpoint``.
+            **where: ``every_n_layers`` and ``offload`` of the base's own method, where its transformers has them.
+
+        Raises:
+            InputError: ``use_reentrant`` or ``context_fn`` was given.
+            RuntimeError: the model is closed.
         """
         self._refuse_if_closed()
-        options = {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
+        given = dict(activation_checkpointing_kwargs or {})
+        if given.pop("use_reentrant", False) or "context_fn" in given:
+            raise InputError("checkpoints of a frozen base must have use_reentrant=False and a context_fn of their own")
+        options = {**given, "use_reentrant": False, "context_fn": self._checkpoint_contexts}
         if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
-            self.base.activation_checkpointing_enable(options)
+            self.base.activation_checkpointing_enable(options, **where)
         else:
-            self.base.gradient_checkpointing_enable(options)
+            self.base.gradient_checkpointing_enable(options, **where)
         self.base.disable_input_require_grads()  # it makes them require gradients, which only reentrant ones need
         self._checkpoints = True
 
-    def gradient_checkpointing_disable(self) -> None:
+    def activation_checkpointing_disable(self) -> None:
         """Keep everything that the backward pass needs."""
         if not self._checkpoints:
             return
@@ -235,6 +268,16 @@ class HyLoRADAModel(nn.Module):
         else:
             self.base.gradient_checkpointing_disable()
         self._checkpoints = False
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **where: Any
+    ) -> None:
+        """:meth:`activation_checkpointing_enable` by its older name."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **where)
+
+    def gradient_checkpointing_disable(self) -> None:
+        """:meth:`activation_checkpointing_disable` by its older name."""
+        self.activation_checkpointing_disable()
 
     def get_nb_trainable_parameters(self) -> tuple[int, int]:
         """Trainable numbers, and all numbers of base and adapter, tied ones once."""
@@ -368,6 +411,18 @@ class HyLoRADAModel(nn.Module):
         """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
         assert self._running is not None
         return nullcontext(), _Again(self._pack, self._running)
+
+
+def _leave_out_base(_model: nn.Module, state: dict[str, Any], prefix: str, _local: Any) -> None:
+    """Make a state that of the adapter: checkpoints of a trainer are then small, and no two names share a tensor."""
+    for name in [n for n in state if n.startswith(f"{prefix}base.")]:
+        del state[name]
+
+
+def _put_in_base(model: "HyLoRADAModel", state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let such a state leave the base as it is, and miss nothing."""
+    for name, tensor in model.base.state_dict(prefix=f"{prefix}base.").items():
+        state.setdefault(name, tensor)
 
 
 class _Again:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from hylorada import BaseInfo, InputError, nearest
 
-from ._export import read_record
+from ._export import read_export
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Request:
         if adapter is None:
             return cls(**given)
         adapter = adapter.expanduser()
-        record = read_record(adapter)
+        record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
         if "data" not in given:
             taken += ["data", "data_fingerprint", "text_column"]

@@ -12,7 +12,7 @@ import yaml
 
 from hylorada import BaseInfo, InputError, field_problems, nearest
 
-from ._files import stored_study, write_atomically
+from ._files import read_json, stored_study, write_atomically
 from ._job import CHECKPOINT
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
@@ -86,7 +86,7 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
     return values
 
 
-def read_record(adapter: Path) -> dict[str, Any]:
+def read_export(adapter: Path) -> Mapping[str, Any]:
     """What :func:`export_winner` noted in a folder; empty for an adapter that was saved otherwise.
 
     Raises:
@@ -95,14 +95,7 @@ def read_record(adapter: Path) -> dict[str, Any]:
     path = adapter / RECORD
     if not path.exists():
         return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
     known = {k: values[k] for k in _Recorded.__annotations__ if k in values}
     problems = field_problems(_Recorded, known) or [
         f"{k} must be at least {low}, got {known[k]}" for k, low in _AT_LEAST.items() if known.get(k, low) < low
@@ -161,7 +154,7 @@ def _looks_ahead(record: Record) -> bool:
 def _output_problem(output: Path, study: str) -> str | None:
     if output.exists() and not output.is_dir():
         return f"output {str(output)!r} is a file, must be a folder"
-    if output.is_dir() and any(output.iterdir()) and read_record(output).get("study") != study:
+    if output.is_dir() and any(output.iterdir()) and read_export(output).get("study") != study:
         return f"output {str(output)!r} is not empty and holds no export of study {study!r}; name a new folder"
     problem = unwritable(output)
     return f"output {str(output)!r} can't be written: {problem}" if problem else None

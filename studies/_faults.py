@@ -19,6 +19,11 @@ _STORAGE = {
     errno.ENFILE,
 }
 
+_DATABASE = {  # by SQLAlchemy's names, which would have to be imported
+    "OperationalError": "can't be written",
+    "DatabaseError": "is damaged; put it back from a copy",
+}
+
 
 class StudyStopped(Exception):
     """The study can't go on for now: its state is on disk, and the same command goes on with it."""
@@ -62,8 +67,8 @@ def as_stop(error: BaseException) -> StudyStopped | None:
             return cause
         if is_storage_error(cause):
             return StorageFault(str(cause))
-        if type(cause).__module__.startswith("sqlalchemy") and type(cause).__name__ == "OperationalError":
-            return StorageFault(f"optuna.db can't be written: {str(cause).splitlines()[0]}")
+        if type(cause).__module__.startswith("sqlalchemy") and (problem := _DATABASE.get(type(cause).__name__)):
+            return StorageFault(f"optuna.db {problem}: {str(cause).splitlines()[0]}")
     return None
 
 

@@ -92,8 +92,12 @@ def stored_study(path: Path) -> Mapping[str, Any]:
         InputError: the file is lost or damaged.
     """
     values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
-    if lost := [name for name in ("definition", "trials", "seeds") if name not in values]:
-        raise damaged(path, f"no field {lost[0]!r}")
+    kinds = {"definition": str, "trials": int, "seeds": int}
+    if lost := kinds.keys() - values:
+        raise damaged(path, f"no field {min(lost)!r}")
+    with reading(path):
+        for name, kind in kinds.items():
+            typed(kind, values[name], name)
     return values
 
 

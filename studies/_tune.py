@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 
+from ._controller import controlled
 from ._faults import DeviceLost, HostGone, StudyStopped
 from ._host import start_registry
 from ._job import Job, Report
@@ -118,7 +119,10 @@ class _Judge(_Local, FIFOScheduler):
     Attributes:
         fault: what came up in the driver's own work, or ends the study. It is kept, not raised: Tune would take it for
             the trial's and try again; :class:`_Stopper` ends the run.
+        resetting: Tune's trials that wait for an idle process to take them on; the controller's own set.
     """
+
+    resetting: Collection[RayTrial] = ()
 
     def __init__(self, source: Source, free: Callable[[str], None], check: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -143,9 +147,9 @@ class _Judge(_Local, FIFOScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise.
 
-        Of a process that waited to be used again Tune tells twice: the second time the trial is pending already.
+        One that was idle, and gone before it had taken the trial on, is nothing to the trial.
         """
-        if trial.status == RayTrial.PENDING:
+        if trial in self.resetting:
             return
         self.keeping_faults(self._take_death, _trial_name(trial), trial.error_file)
 
@@ -318,7 +322,8 @@ class Cluster:
                 verbose=0,
             ),
         )
-        tuner.fit()
+        with controlled():
+            tuner.fit()
         if judge.fault is not None:
             raise judge.fault
         check()

@@ -118,7 +118,7 @@ def test_frozen_base_stays_frozen_and_in_eval_mode(trained: Trained) -> None:
 def test_another_model_on_the_same_base_is_not_checkpointed(trained: Trained, scramble: Any) -> None:
     model = trained()
     expected = _gradients(trained())
-    other = HyLoRADAModel(model.base, model.config).train()
+    other = HyLoRADAModel(model.base, model.active_peft_config).train()
     scramble(other.adapter)
     model.gradient_checkpointing_enable()
     for name, gradient in _gradients(other).items():

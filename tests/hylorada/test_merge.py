@@ -100,7 +100,7 @@ def test_position_bias_cannot_be_merged(trained: Trained) -> None:
 def test_second_merge_into_one_base_is_refused_and_changes_nothing(trained: Trained) -> None:
     first = trained(landmarks=False)
     ids, before, logits = _ids(), _bits(first.base), first(_ids()).logits
-    second = HyLoRADAModel(first.base, first.config, seed=1)
+    second = HyLoRADAModel(first.base, first.active_peft_config, seed=1)
     second.adapter.load_state_dict(first.adapter.state_dict())
     first.merge()
     merged = _bits(first.base)
@@ -116,7 +116,7 @@ def test_second_merge_into_one_base_is_refused_and_changes_nothing(trained: Trai
 
 def test_unloaded_base_may_be_merged_again(trained: Trained) -> None:
     first, ids = trained(landmarks=False), _ids()
-    config = first.config
+    config = first.active_peft_config
     second = HyLoRADAModel(first.merge_and_unload(), config, seed=1).eval()
     with torch.no_grad():
         for parameter in second.adapter.parameters():

@@ -84,7 +84,8 @@ def test_learned_boundaries_are_token_positions(make_base: MakeBase, make_config
     assert boundaries is not None
     assert boundaries.tolist() == [3.5, 7.5, 11.5]
     assert HyLoRADAModel(base, make_config()).get_learned_boundaries() is None
-    assert model.config.landmark_bucketing == "learnable"
+    assert model.active_peft_config.landmark_bucketing == "learnable"
+    assert model.config is base.config  # as of PEFT's models
 
 
 def _gradients(model: HyLoRADAModel, ids: torch.Tensor) -> dict[str, torch.Tensor | None]:

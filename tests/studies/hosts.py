@@ -1,14 +1,15 @@
 """Run trials on a real host whose engine fails as told, and print how each ended.
 
-``python hosts.py KIND FOLDER SEATS kill|spare|late``: ``kill`` ends every trial process when a trial ends; ``late``
-gives the last trial when the others have ended.
+``python hosts.py KIND FOLDER SEATS kill|spare|late|many``: ``kill`` ends every trial process when a trial ends;
+``late`` gives the last trial when the others have ended; ``many`` gives short ones until as many processes as there are
+seats have been at work, or 1,000 trials.
 """
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class Trials:
         self._left, self._at_end, self._late = list(NAMES), at_end, late
         self.ended: list[str] = []
         self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
+        self.processes: set[int] = set()  # of trials that have reported
 
     def remaining(self) -> int:
         return len(self._left)
@@ -113,6 +115,25 @@ class Trials:
         self.told[name].append("restarted")
 
 
+class Many(Trials):
+    """Trials that end faster than processes start."""
+
+    def __init__(self, seats: int) -> None:
+        super().__init__(lambda: None, late=False)
+        self._seats = seats
+        self.told = {}
+
+    def remaining(self) -> int:
+        return 0 if len(self.processes) == self._seats else 1000 - len(self.told)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        if not self.remaining():
+            return None
+        name = f"t{len(self.told)}"
+        self.told[name] = []
+        return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""), 0
+
+
 def main() -> None:
     kind, folder, seats, how = sys.argv[1:]
     mark = mark_children()
@@ -121,7 +142,7 @@ def main() -> None:
     prepare_environment()
     workspace = short_folder()
     make_private(workspace)
-    from studies._tune import Cluster  # imports Ray, which reads the environment
+    from studies._tune import Cluster, _Judge  # imports Ray, which reads the environment
 
     engine = {"engine": "hosts:Failing", "kind": kind, "folder": folder}
     cluster = Cluster(address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace)
@@ -130,7 +151,14 @@ def main() -> None:
         for pid in marked(mark, "ray::Trial") if how == "kill" else []:
             os.kill(pid, signal.SIGKILL)
 
-    trials = Trials(kill_trials, late=how == "late")
+    trials = Many(int(seats)) if how == "many" else Trials(kill_trials, late=how == "late")
+    take = _Judge._take
+
+    def note_process(judge: _Judge, name: str, result: Mapping[str, Any]) -> bool:
+        trials.processes.add(result["pid"])
+        return take(judge, name, result)
+
+    _Judge._take = note_process  # type: ignore[assignment,method-assign]
     stopped = None
     try:
         while trials.remaining():
@@ -139,7 +167,9 @@ def main() -> None:
         stopped = str(error)
     finally:
         cluster.close()
-    print(json.dumps({"told": trials.told, "ended": trials.ended, "stopped": stopped}))
+    print(
+        json.dumps({"told": trials.told, "ended": trials.ended, "stopped": stopped, "processes": len(trials.processes)})
+    )
 
 
 if __name__ == "__main__":

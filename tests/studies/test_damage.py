@@ -111,6 +111,8 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
     ("inputs.json", put(b'{"a"'), OPEN, "is damaged (no JSON: Expecting ':' delimiter)"),
     ("inputs.json", put(b"[]"), OPEN, "is damaged (all of it can't be [])"),
     ("id", put(b""), OPEN, "is damaged (no id)"),
+    ("study.json", change(trials="8"), READERS, "is damaged (trials can't be '8')"),
+    ("study.json", change(definition=None), READERS, "is damaged (definition can't be None)"),
     ("optuna.db", put(b"garbage" * 500), READERS, "is damaged (no SQLite database)"),
     ("optuna.db", put(b"SQLite format 3\0" + b"garbage" * 500), READERS, "is damaged (file is not a database)"),
     ("optuna.db", put(b""), READERS, "is damaged (no SQLite database)"),

@@ -92,7 +92,7 @@ def test_record_with_a_field_of_no_use_is_refused(
 def test_record_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content in (b"{", b"\xff", b"[" * 10**5, b"[]"):
         (tmp_path / RECORD).write_bytes(content)
-        _refused(capsys, r"export\.json (is damaged|must hold a JSON object)", f"--adapter={tmp_path}")
+        _refused(capsys, r"export\.json is damaged", f"--adapter={tmp_path}")
     (tmp_path / RECORD).unlink()
     (tmp_path / RECORD).mkdir()
     _refused(capsys, r"export\.json can't be read: Is a directory", f"--adapter={tmp_path}")

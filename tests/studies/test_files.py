@@ -120,6 +120,20 @@ def test_study_that_finds_its_disk_full_stops_in_a_line(disk: Path, toy_model: s
     assert "the study stopped; state saved. To go on: hylorada run" in done.err.splitlines()[-1]
 
 
+def test_database_that_is_damaged_in_mid_study_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "optuna.db"
+    study = optuna.create_study(storage=f"sqlite:///{path}")
+    study.ask()
+    with path.open("r+b") as file:
+        file.seek(4096)  # all but the first page
+        file.write(b"garbage" * 20_000)
+    with pytest.raises(optuna.exceptions.StorageInternalError) as raised:
+        study.ask()
+    assert str(as_stop(raised.value)).startswith(
+        "optuna.db is damaged; put it back from a copy: (sqlite3.DatabaseError) "
+    )
+
+
 def test_optuna_on_a_full_disk_stops_the_study_and_names_it(disk: Path) -> None:
     storage = optuna.storages.RDBStorage(f"sqlite:///{disk / 'optuna.db'}")
     study = optuna.create_study(storage=storage)

@@ -41,7 +41,7 @@ def test_trial_whose_waiting_process_dies_is_not_overtaken(tmp_path: Path) -> No
     found = _run("never", tmp_path, seats=1, how="kill")
     assert found["ended"] == ["a", "b", "c"]
     whole = list(REPORTS)
-    assert found["told"] == {"a": whole, "b": ["restarted", *whole], "c": whole}
+    assert found["told"] == {"a": whole, "b": whole, "c": whole}
     assert found["stopped"] is None
 
 
@@ -49,4 +49,12 @@ def test_trial_that_waits_for_others_to_end_is_given_then(tmp_path: Path) -> Non
     found = _run("never", tmp_path, how="late")
     assert sorted(found["ended"][:2]) == ["a", "b"]
     assert found["told"] == {name: list(REPORTS) for name in "abc"}
+    assert found["stopped"] is None
+
+
+def test_every_seat_is_taken_where_trials_end_faster_than_processes_start(tmp_path: Path) -> None:
+    """Tune alone would end, with each trial, the process that is starting for the next."""
+    found = _run("never", tmp_path, seats=4, how="many")
+    assert found["processes"] == 4
+    assert len(found["told"]) < 1000
     assert found["stopped"] is None
