@@ -10,11 +10,11 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
-from transformers import PreTrainedTokenizerBase
 
 from hylorada._errors import InputError
 
@@ -22,6 +22,9 @@ from hylorada._errors import InputError
 _PACKER_VERSION = 1
 _DOCUMENTS_PER_CALL = 1024
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger("hylorada")
 
@@ -66,7 +69,7 @@ class Blocks:
 
 def build_blocks(
     documents: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     block_size: int,
     *,
     split: str,
@@ -104,7 +107,7 @@ def build_blocks(
     return blocks
 
 
-def _pack(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, block_size: int, split: str) -> Blocks:
+def _pack(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int, split: str) -> Blocks:
     tokens, sizes = _tokenize(documents, tokenizer)
     num_blocks = len(tokens) // block_size
     if num_blocks == 0:
@@ -116,7 +119,7 @@ def _pack(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, block_si
     return Blocks(input_ids, num_bytes, len(tokens) - kept, _fingerprint(input_ids))
 
 
-def _tokenize(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[_Ints, _Ints]:
+def _tokenize(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[_Ints, _Ints]:
     """Tokens of all documents with separators between them, and the UTF-8 bytes of each."""
     tokens: list[_Ints] = []
     sizes: list[_Ints] = []
@@ -153,7 +156,7 @@ def _fingerprint(input_ids: npt.NDArray[np.int32]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_key(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, block_size: int) -> str:
+def _cache_key(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int) -> str:
     contents = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls left in the tokenizer; ours resets both.
     contents.pop("truncation", None)

@@ -1,8 +1,10 @@
 """Independent random streams from one study seed, without any global generator."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -11,6 +13,8 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def stream(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+def stream(*parts: int | str, device: "torch.device | str" = "cpu") -> "torch.Generator":
     """A generator seeded by :func:`derive_seed`."""
+    import torch  # takes seconds, and a study's driver needs no more than seeds
+
     return torch.Generator(device).manual_seed(derive_seed(*parts))

@@ -314,7 +314,9 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
 def _bench(args: argparse.Namespace, console: Console) -> int:
     import dataclasses
 
-    from ._bench import BenchOptions, check, print_bench, run_bench
+    from ._bench._options import BenchOptions, check
+    from ._bench._run import run_bench
+    from ._bench._table import print_bench
 
     values = {**vars(args), "parts": args.rows, "ray": not args.no_processes}
     plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))

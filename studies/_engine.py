@@ -1,4 +1,4 @@
-"""The engine of one host: a pack on one device, with seats that trials take and leave at report boundaries."""
+"""The engine of one host: the packs of one device, with seats that trials take and leave at report boundaries."""
 
 import io
 import os
@@ -22,17 +22,15 @@ from hylorada import (
     DoesNotFit,
     Evaluation,
     HyLoRADAConfig,
-    Pack,
+    Lanes,
     Seat,
     TrainingConfig,
     UnreadableCheckpoint,
-    evaluate,
     load_base,
     load_seat,
     probe,
     read_step,
     save_seat,
-    start_step,
 )
 
 from ._files import patiently, write_atomically
@@ -60,7 +58,7 @@ class Occupant:
 
 
 class Engine:
-    """Trains whatever trials are attached, all in one pass.
+    """Trains whatever trials are attached, all in one pass; all its work is done by one thread and its lanes.
 
     Args:
         model: name of the base.
@@ -72,7 +70,7 @@ class Engine:
     def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
-        self.pack = Pack(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
+        self._lanes = Lanes(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
         self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
         self.blocks = blocks
         self.on_gpu = self.base.device.type == "cuda"
@@ -91,7 +89,7 @@ class Engine:
             seat = self._seat(job)
             seats[seat.adapter.config.r, seat.order.batch_size].append(seat)
         for members in seats.values():
-            probe(self.pack, members, self._train_ids)
+            probe(self._lanes.packs[0], members, self._train_ids)
 
     def build(self, job: Job) -> Occupant:
         """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses.
@@ -136,7 +134,7 @@ class Engine:
         """
         began = time.perf_counter()
         seated = {n: self.occupants[n] for n in names}
-        started = start_step(self.pack, {n: o.seat for n, o in seated.items()}, self._train_ids)
+        started = self._lanes.start_step({n: o.seat for n, o in seated.items()}, self._train_ids)
         due = {n: o for n, o in seated.items() if o.seat.step in o.job.report_steps}
         earlier, self._unread = self._unread, [(started, seated)]
         if due or not self.on_gpu:
@@ -174,7 +172,7 @@ class Engine:
             if rate is None or (rates and rate < 1.03 * max(rates.values())):
                 break
             rates[seats] = rate
-        self.pack.max_seats = None  # what ran out of memory here is not asked for again
+        self._lanes.max_seats = None  # what ran out of memory here is not asked for again
         return max(rates, default=1)
 
     def _rate(self, seats: int, batch_size: int) -> float | None:
@@ -184,16 +182,17 @@ class Engine:
         config = HyLoRADAConfig(max_positions=length, num_buckets=min(32, length), landmark_bucketing="learnable")
         order = BatchOrder(len(self._train_ids), batch_size, 0)
         probe = {k: Seat(Adapter(self.base, config, seed=k), training, order) for k in range(seats)}
-        read_step(start_step(self.pack, probe, self._train_ids))  # compiles
+        read_step(self._lanes.start_step(probe, self._train_ids))  # compiles
         began = time.perf_counter()
         for _ in range(_PROBE_STEPS):
-            started = start_step(self.pack, probe, self._train_ids)
-        fits = not any(isinstance(o, DoesNotFit) for o in read_step(started).values()) and self.pack.max_seats is None
+            started = self._lanes.start_step(probe, self._train_ids)
+        whole = not any(isinstance(o, DoesNotFit) for o in read_step(started).values())
+        fits = whole and self._lanes.max_seats is None
         return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
 
     def evaluate_base(self, split: str) -> dict[str, float]:
         """The figures of the base alone."""
-        found = evaluate(self.pack, [], self.blocks[split])[0]
+        (found,) = self._lanes.evaluate([], self.blocks[split])
         return {**found.metrics(), "tokens": found.tokens}
 
     def _report(self, due: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
@@ -201,9 +200,9 @@ class Engine:
         if not due:
             return {}
         began = time.perf_counter()
-        evaluations = evaluate(self.pack, [o.seat.adapter for o in due.values()], self.blocks["validation"])
+        evaluations = self._lanes.evaluate([o.seat.adapter for o in due.values()], self.blocks["validation"])
         last = {n: o for n, o in due.items() if o.job.test and o.seat.step == o.job.report_steps[-1]}
-        tests = evaluate(self.pack, [o.seat.adapter for o in last.values()], self.blocks["test"]) if last else []
+        tests = self._lanes.evaluate([o.seat.adapter for o in last.values()], self.blocks["test"]) if last else []
         by_name = dict(zip(last, tests, strict=True))
         self._charge(due.values(), began)
 

@@ -37,8 +37,10 @@ class Host:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
         make = getattr(importlib.import_module(module), name)  # torch is imported in the host alone
-        self._engine = make(**options, blocks=ray.get(pickle.loads(blocks)))
-        self._thread = ThreadPoolExecutor(1)  # one: each new thread would start a team of OpenMP threads of its own
+        # one thread computes, and no other: a second one with a team of OpenMP threads would halve the speed of both
+        self._thread = ThreadPoolExecutor(1)
+        text = ray.get(pickle.loads(blocks))
+        self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
         self._builder = ThreadPoolExecutor(1)
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
@@ -79,12 +81,7 @@ class Host:
 
     async def _build(self, job: Job) -> Any:
         """A trial's seat; on a GPU, where it is many small tensors, it is made while the others go on."""
-        if self._engine.on_gpu:
-            try:
-                return await asyncio.get_running_loop().run_in_executor(self._builder, self._engine.build, job)
-            except Exception as error:
-                raise self._told(error) from error
-        return await self._between_passes(lambda: self._engine.build(job))
+        return await self._compute(self._engine.build, job, thread=self._builder if self._engine.on_gpu else None)
 
     async def detach(self, name: str, token: str) -> None:
         """Leave the seat; without effect for an incarnation that has been superseded."""
@@ -120,7 +117,7 @@ class Host:
 
     async def evaluate_base(self, split: str) -> dict[str, float]:
         """The figures of the base alone on one split."""
-        return await self._between_passes(lambda: self._engine.evaluate_base(split))
+        return await self._compute(self._engine.evaluate_base, split)
 
     async def probe(self, jobs: list[dict[str, Any]]) -> list[str]:
         """What is not as it must be with these jobs on this base; nothing, if all is well."""
@@ -133,11 +130,22 @@ class Host:
                 return error.problems
             return []
 
-        return await self._between_passes(check)
+        return await self._compute(check)
 
     async def find_seats(self, batch_size: int) -> int:
         """The pack size at which this device does most."""
-        return await self._between_passes(lambda: self._engine.find_seats(batch_size))
+        return await self._compute(self._engine.find_seats, batch_size)
+
+    async def _compute(
+        self, function: Callable[..., Result], *arguments: Any, thread: ThreadPoolExecutor | None = None
+    ) -> Result:
+        """The function's result; by default from the thread of the passes, after the one under way."""
+        if self._gone:
+            raise HostGone
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, function, *arguments)
+        except Exception as error:
+            raise self._told(error) from error
 
     def _expect(self, name: str) -> None:
         """Linger for this trial."""

@@ -1,7 +1,6 @@
 """What can be said of all points of a study before the first is trained."""
 
 from hylorada import HyLoRADAConfig
-from hylorada._buckets import fixed_edges
 
 from ._study import Study
 
@@ -38,6 +37,8 @@ def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADACo
 
 def _empty_log_buckets(config: HyLoRADAConfig) -> int:
     """How many fixed buckets of logarithmic width no position of a block falls into."""
+    from hylorada._buckets import fixed_edges  # imports torch
+
     if not config.has_buckets or config.learns_boundaries or config.bucket_spacing != "log":
         return 0
     assert config.max_positions is not None

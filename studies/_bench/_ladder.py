@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from hylorada._devices import is_out_of_memory
 
 from ._designs import DESIGNS, LORA
-from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
+from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
 from ._measure import WARM_STEPS, Memory, cpu_memory, gpu_memory, matmul_rate, time_steps
 from ._options import Plan, Setting
 from ._result import Kind, Row
@@ -59,7 +59,7 @@ class Ladder:
         self.setting: Setting = plan.setting
         self._plan, self._input_ids, self._say, self._workers = plan, input_ids, say, workers
         self.base = bench_base(plan.setting)
-        self.pack = bench_pack(self.base)
+        self._lanes = bench_lanes(self.base)
         self._base_bytes = sum(p.numel() * p.element_size() for p in self.base.parameters())
         self._plain_base: PreTrainedModel | None = None
         self._plain: PlainLoop | None = None
@@ -81,7 +81,7 @@ class Ladder:
 
     def loop(self, trials: int, design: str = LORA) -> PackLoop:
         """A fresh pack of trials 0, 1, ..."""
-        return PackLoop(self.pack, self.setting, self._input_ids, range(trials), design)
+        return PackLoop(self._lanes, self.setting, self._input_ids, range(trials), design)
 
     def measure_memory(self, trials: int, design: str = LORA) -> Memory | None:
         """Of a pack; None where it does not fit."""
@@ -91,7 +91,7 @@ class Ladder:
             return gpu_memory(lambda: self.loop(trials, design), self._base_bytes)[1]
         except RuntimeError as error:
             if is_out_of_memory(error):
-                self.pack.max_seats = None  # the next row asks for its own size
+                self._lanes.max_seats = None  # the next row asks for its own size
                 return None
             raise
 
@@ -186,7 +186,7 @@ class Ladder:
         if trials:
             self._say(f"solo runs of {len(trials)} trials, to compare losses")
         for trial in sorted(trials):
-            loop = PackLoop(self.pack, self.setting, self._input_ids, [trial])
+            loop = PackLoop(self._lanes, self.setting, self._input_ids, [trial])
             time_steps(loop, WARM_STEPS + self.setting.steps, self.setting.device)
             found[trial] = loop.series[trial]
         return found

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Pack, Seat, TrainingConfig, load_base, read_step, start_step
+from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Lanes, Seat, TrainingConfig, load_base, read_step
 from hylorada._architectures import architecture_of, head_of
 
 from ._designs import ALPHA, LORA, trial_adapter
@@ -34,9 +34,9 @@ def bench_base(setting: Setting) -> PreTrainedModel:
     return load_base(setting.base, dtype=getattr(torch, setting.dtype), device=setting.device)
 
 
-def bench_pack(base: PreTrainedModel) -> Pack:
-    """The pack as a host makes it."""
-    return Pack(base, compile_backend="inductor" if base.device.type == "cuda" else None)
+def bench_lanes(base: PreTrainedModel) -> Lanes:
+    """The packs as a host makes them."""
+    return Lanes(base, compile_backend="inductor" if base.device.type == "cuda" else None)
 
 
 def trial_training(setting: Setting, trial: int) -> TrainingConfig:
@@ -107,22 +107,22 @@ class PackLoop:
     """A pack of the trials that are named by number."""
 
     def __init__(
-        self, pack: Pack, setting: Setting, input_ids: Tokens, trials: Sequence[int], design: str = LORA
+        self, lanes: Lanes, setting: Setting, input_ids: Tokens, trials: Sequence[int], design: str = LORA
     ) -> None:
         config = trial_adapter(setting, design)
         order = trial_order(setting, input_ids)
-        self._pack, self._input_ids = pack, torch.from_numpy(input_ids).to(pack.base.device)
+        self._lanes, self._input_ids = lanes, torch.from_numpy(input_ids).to(lanes.base.device)
         self._seats = {k: self._seat(k, config, setting, order) for k in trials}
         self.series: dict[int, list[float]] = {k: [] for k in trials}
         self._unread: list[Any] = []
 
     def _seat(self, trial: int, config: HyLoRADAConfig, setting: Setting, order: BatchOrder) -> Seat:
-        adapter = Adapter(self._pack.base, config, seed=trial)
+        adapter = Adapter(self._lanes.base, config, seed=trial)
         return Seat(adapter, trial_training(setting, trial), order)
 
     def step(self) -> None:
         """Start a step and read the one before, as the host of a study does."""
-        before, self._unread = self._unread, start_step(self._pack, self._seats, self._input_ids)
+        before, self._unread = self._unread, self._lanes.start_step(self._seats, self._input_ids)
         self._read(before)
 
     def finish(self) -> None:
@@ -130,7 +130,7 @@ class PackLoop:
         self._read(before)
 
     def _read(self, started: list[Any]) -> None:
-        if self._pack.max_seats is not None:
+        if self._lanes.max_seats is not None:
             raise torch.OutOfMemoryError(f"a pack of {len(self._seats)}")
         for trial, loss in read_step(started).items():
             self.series[trial].append(loss if isinstance(loss, float) else math.nan)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_pack
+from ._loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
 from ._options import Setting
 
 WARM_STEPS = 3
@@ -102,7 +102,7 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | 
     if design is None:
         loop = PlainLoop(base, setting, input_ids)
     else:
-        loop = PackLoop(bench_pack(base), setting, input_ids, range(trials), design)
+        loop = PackLoop(bench_lanes(base), setting, input_ids, range(trials), design)
     time_steps(loop, _MEMORY_STEPS, setting.device)
     peak = process_peak()
     gc.collect()

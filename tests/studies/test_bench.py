@@ -15,10 +15,12 @@ from study_runs import run_cli
 
 from hylorada import load_base
 from hylorada._config import LandmarkDesign
-from studies._bench import Bench, BenchOptions, Row, check, print_bench
 from studies._bench._designs import DESIGNS, trial_adapter
 from studies._bench._ladder import spread
 from studies._bench._loops import matmul_parameters, step_operations
+from studies._bench._options import BenchOptions, check
+from studies._bench._result import Bench, Row
+from studies._bench._table import print_bench
 from studies._cli import main
 
 _TINY = ("--block-size=16", "--batch-size=1", "--r=2", "--steps=2", "--repeats=1")
