@@ -23,9 +23,8 @@ from transformers.utils import logging as transformers_logging
 
 from hylorada._architectures import ARCHITECTURES, select_targets
 from hylorada._errors import InputError, nearest
+from hylorada._names import SMOLLM2, TINY
 
-TINY = "tiny"
-SMOLLM2 = "smollm2-135m"
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
 # What the GGUF file says; reading it from there takes seconds, as its tokenizer comes along.

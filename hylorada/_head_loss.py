@@ -50,18 +50,30 @@ def _nll(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tens
 def _nll_and_slope(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
     """NLL of each row [n] and its gradient [n, V] in the dtype of the logits."""
     log_p = _log_softmax(logits, vocabulary)
-    nll = -log_p.gather(1, targets[:, None]).squeeze(1)
-    if logits.is_cuda:  # compiled: one kernel
-        hit = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
-        return nll, (log_p.exp() - hit.to(log_p.dtype)).to(logits.dtype)
-    slope = log_p.exp_()
+    hit = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
+    return -log_p.gather(1, targets[:, None]).squeeze(1), (log_p.exp() - hit.to(log_p.dtype)).to(logits.dtype)
+
+
+def _nll_and_slope_in_place(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
+    """The same on a CPU, where every further pass over the logits costs more than a layer: the logits are used up."""
+    powers = _promoted(logits, vocabulary)
+    top, own = powers.amax(-1, keepdim=True), powers.gather(1, targets[:, None])
+    total = powers.sub_(top).exp_().sum(-1, keepdim=True)
+    nll = (total.log() + top - own).squeeze(1)
+    slope = powers.div_(total)
     return nll, slope.scatter_add_(1, targets[:, None], slope.new_full((len(targets), 1), -1.0)).to(logits.dtype)
 
 
-def _log_softmax(logits: Tensor, vocabulary: int) -> Tensor:
+def _promoted(logits: Tensor, vocabulary: int) -> Tensor:
+    """In fp32 or better, with what is padding at -inf."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if vocabulary < logits.shape[-1]:  # the rest is padding
         logits = logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) >= vocabulary, -torch.inf)
+    return logits
+
+
+def _log_softmax(logits: Tensor, vocabulary: int) -> Tensor:
+    logits = _promoted(logits, vocabulary)
     # not torch.log_softmax: on a CPU it adds up tens of thousands of exponentials one by one, 1.4e-5 nats too few
     return logits - logits.logsumexp(-1, keepdim=True)
 
@@ -84,10 +96,10 @@ class _ChunkedNLL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Head, targets: Tensor) -> Tensor:
         needs_grad, on_gpu, count = ctx.needs_input_grad[0], hidden.is_cuda, len(hidden)
-        compute = _nll_and_slope if needs_grad else _nll
+        compute = _nll_and_slope_in_place if needs_grad else _nll
         rows = max(1, _CHUNK_NUMBERS // len(head.weight))
         if on_gpu:
-            compute, rows = _compiled(compute), _CHUNK_ROWS
+            compute, rows = _compiled(_nll_and_slope if needs_grad else _nll), _CHUNK_ROWS
             filling = -count % rows
             hidden, targets = F.pad(hidden, (0, 0, 0, filling)), F.pad(targets, (0, filling))
         losses, grads = [], []

@@ -215,20 +215,24 @@ def _norms(moving: Sequence[Sequence[Group]], losses: Tensor) -> Tensor:
 
 
 def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
-    """AdamW on the vectors of G groups, laid end to end.
+    """AdamW on the vectors of G groups; on a GPU they are laid end to end.
 
     Args:
         groups: ``lr`` is that of this update, ``step`` counts those before it.
         device_scalars: [2, G] what the gradient is multiplied with, and 1 where the group is to change at all.
     """
     scalars = [_scalars(g.settings, g.step.item() + 1) for g in groups]
+    if not device_scalars.is_cuda:
+        clips, alive = device_scalars.tolist()
+        going = [k for k, still in enumerate(alive) if still]
+        _step_in_place([groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going])
+        return
     table = torch.cat([device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T])  # [2 + 8, G]
     sizes = tuple(len(g.values) for g in groups)
     index = _owners(sizes, table.device)
     state = [[g.values for g in groups], [g.exp_avg for g in groups], [g.exp_avg_sq for g in groups]]
     values, first, second = (torch.cat(vectors) for vectors in state)
-    step = _compiled_step() if table.is_cuda else _step
-    moved = step(values, first, second, torch.cat([g.grads for g in groups]), table, index)
+    moved = _compiled_step()(values, first, second, torch.cat([g.grads for g in groups]), table, index)
     for vectors, new in zip(state, moved, strict=True):
         torch._foreach_copy_(vectors, list(new.split(sizes)))
 
@@ -243,6 +247,29 @@ def _scalars(settings: dict[str, Any], step: float) -> tuple[float, ...]:
     beta1, beta2 = settings["betas"]
     keep, rate = 1 - settings["lr"] * settings["weight_decay"], settings["lr"] / (1 - beta1**step)
     return (keep, beta1, 1 - beta1, beta2, 1 - beta2, math.sqrt(1 - beta2**step), rate, settings["eps"])
+
+
+def _step_in_place(groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], clips: Sequence[float]) -> None:
+    """One update of G groups on a CPU, where each pass over the numbers counts, not each operation."""
+    if not groups:
+        return
+    keep, beta1, rest1, beta2, rest2, root2, rate, eps = zip(*scalars, strict=True)
+    first, second = [g.exp_avg for g in groups], [g.exp_avg_sq for g in groups]
+    grads = torch._foreach_mul([g.grads for g in groups], clips)
+    roots = [torch.empty_like(g) for g in grads]
+    terms = torch._foreach_mul(grads, rest1)
+    # from here on nothing is allocated
+    torch._foreach_mul_(first, beta1)
+    torch._foreach_add_(first, terms)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, grads, grads, rest2)
+    for square, root in zip(second, roots, strict=True):
+        torch.sqrt(square, out=root)
+    torch._foreach_div_(roots, root2)
+    torch._foreach_add_(roots, eps)
+    values = [g.values for g in groups]
+    torch._foreach_mul_(values, keep)
+    torch._foreach_addcdiv_(values, first, roots, [-r for r in rate])
 
 
 def _step(

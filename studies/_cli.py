@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -22,9 +22,7 @@ from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error
 from ._files import stored_study
 from ._job import ERROR_LOG
-
-if TYPE_CHECKING:
-    from ._inputs import Options
+from ._options import Options, default_uri
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,9 +104,7 @@ def _extend(args: argparse.Namespace, console: Console) -> int:
     return _run_study(Study.from_dict({**stored, **asked}), _options(args), args, console)
 
 
-def _options(args: argparse.Namespace) -> "Options":
-    from ._inputs import Options
-
+def _options(args: argparse.Namespace) -> Options:
     return Options(
         storage=Path(os.path.expanduser(args.storage)).absolute(),
         tracking_uri=args.tracking_uri,
@@ -118,7 +114,7 @@ def _options(args: argparse.Namespace) -> "Options":
     )
 
 
-def _run_study(study: Any, options: "Options", args: argparse.Namespace, console: Console) -> int:
+def _run_study(study: Any, options: Options, args: argparse.Namespace, console: Console) -> int:
     from ._run import run_study
 
     try:
@@ -274,7 +270,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
     """A process that was killed could not end its MLflow runs."""
     from ._records import read_id
-    from ._tracking import default_uri, reconcile
+    from ._tracking import reconcile
 
     read_id(folder)
     if told := reconcile(args.tracking_uri or default_uri(args.storage), args.study, folder):
@@ -337,8 +333,6 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 
 def _ui(args: argparse.Namespace, _console: Console) -> int:
     import subprocess
-
-    from ._tracking import default_uri
 
     uri = args.tracking_uri or default_uri(args.storage)
     if not args.tracking_uri and not (args.storage / "mlflow.db").exists():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ._study import Study
 
 if TYPE_CHECKING:
-    from ._inputs import Material, Options
+    from ._cluster import Cluster
+    from ._inputs import Material
     from ._nodes import Gate
-    from ._tune import Cluster
+    from ._options import Options
 
 
 class Devices:
@@ -23,17 +25,20 @@ class Devices:
         self._study, self._options, self._workspace = study, options, workspace
         self._model = _anywhere(study.model)
         self._joined = False
+        self._starting: Future[Cluster] | None = None
+        self._thread = ThreadPoolExecutor(1)  # kept: Ray's processes end with the thread that started them
 
     @property
     def provenance(self) -> Mapping[str, Any]:
         return self.material.provenance
 
-    @property
-    def started(self) -> bool:
-        return "cluster" in self.__dict__
-
     def start(self) -> None:
-        """Start it now, rather than when it is first asked for something."""
+        """Start it in the background, rather than when it is first asked for something."""
+        if self._starting is None:
+            self._starting = self._thread.submit(self._make)
+
+    def wait(self) -> None:
+        """Wait until it runs, and give its hosts the text; its first one loads the base meanwhile."""
         _ = self.cluster
 
     def join(self) -> None:
@@ -42,7 +47,7 @@ class Devices:
         Raises:
             InputError: they can't.
         """
-        from ._tune import admit, start_ray
+        from ._cluster import admit, start_ray
 
         start_ray(self._options.address, self._workspace)
         self._joined = True
@@ -50,9 +55,12 @@ class Devices:
 
     def close(self) -> None:
         """End Ray, or leave the cluster; told twice, once."""
-        if self.started or self._joined:
-            from ._tune import stop_ray
+        starting, self._starting = self._starting, None
+        if starting is not None or self._joined:
+            from ._cluster import stop_ray
 
+            if starting is not None:
+                wait([starting])
             stop_ray()
             self._joined = False
             self.__dict__.pop("cluster", None)
@@ -66,9 +74,16 @@ class Devices:
 
     @cached_property
     def cluster(self) -> "Cluster":
+        self.start()
+        assert self._starting is not None
+        cluster = self._starting.result()
+        cluster.give(self.material.blocks)
+        return cluster
+
+    def _make(self) -> "Cluster":
         from hylorada import TrainingConfig
 
-        from ._tune import Cluster
+        from ._cluster import Cluster
 
         options, study = self._options, self._study
         return Cluster(
@@ -77,14 +92,13 @@ class Devices:
             seats=options.seats,
             batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
             engine={"model": self._model, "dtype": study.dtype},
-            blocks=self.material.blocks,
             gate=self._gate if options.address else None,
         )
 
 
 def _anywhere(model: str) -> str:
     """A base's name as every node understands it: nodes have working directories of their own."""
-    from hylorada._bases import SMOLLM2, TINY
+    from hylorada._names import SMOLLM2, TINY
 
     folder = Path(os.path.expanduser(model))  # leaves a user who is not known alone
     return str(folder.absolute()) if model not in (TINY, SMOLLM2) and os.path.isdir(folder) else model

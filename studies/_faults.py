@@ -1,7 +1,11 @@
 """What can go wrong outside a trial: storage, processes and machines. None of it counts against the trial."""
 
 import errno
+import re
 from collections.abc import Iterator
+
+HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # Ray colours its tracebacks
 
 # what a disk or a share answers when it can't take a file, now or at all; anything else is a fault of ours
 _STORAGE = {
@@ -70,6 +74,18 @@ def as_stop(error: BaseException) -> StudyStopped | None:
         if type(cause).__module__.startswith("sqlalchemy") and (problem := _DATABASE.get(type(cause).__name__)):
             return StorageFault(f"optuna.db {problem}: {str(cause).splitlines()[0]}")
     return None
+
+
+def host_died(error: Exception) -> str:
+    """Why a study stops whose host dies again and again."""
+    lines = uncoloured(str(own(error))).strip().splitlines()
+    why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines  # that one holds a whole traceback
+    return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
+
+
+def uncoloured(text: str) -> str:
+    """Text without the colours of a terminal."""
+    return _COLOURS.sub("", text)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

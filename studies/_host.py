@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray import cloudpickle as pickle
+from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ._faults import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
@@ -23,6 +24,13 @@ from ._nodes import Gate, node_of
 
 Result = TypeVar("Result")
 ENGINE = "studies._engine:Engine"
+_CPU_SETTINGS = {
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+    # glibc would give the memory of a step back to the system, and get it anew, page by page, in the next
+    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 30)),
+    "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
+}
+_LOOK_S = 0.05  # between two looks for the text
 _LINGER_S = 0.1  # longest wait for trials that are between two reports
 
 
@@ -33,13 +41,13 @@ class Host:
     another, and stop the first, whose late messages must not disturb the second.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: bytes) -> None:
+    def __init__(self, engine: Mapping[str, Any], text_key: bytes) -> None:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
         make = getattr(importlib.import_module(module), name)  # torch is imported in the host alone
         # one thread computes, and no other: a second one with a team of OpenMP threads would halve the speed of both
         self._thread = ThreadPoolExecutor(1)
-        text = ray.get(pickle.loads(blocks))
+        text = _text(text_key)
         self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
         self._builder = ThreadPoolExecutor(1)
         self._tokens: dict[str, str] = {}
@@ -258,18 +266,24 @@ class Host:
             self._expect(name)
 
 
+def _text(key: bytes) -> Any:
+    """The text, once the driver has put its reference there: hosts start before it is tokenised."""
+    while (found := _internal_kv_get(key)) is None:
+        time.sleep(_LOOK_S)
+    return ray.get(pickle.loads(found))
+
+
 class Registry:
     """Knows the host of each device; makes it on demand, and again when it has died.
 
     Args:
         engine: arguments of every host's engine, and in ``engine``, as ``module:Class``, which it is, if not ours.
-        blocks: the pickled reference to the text in Ray's object store, which the driver holds: as plain bytes it is
-            still there for a restarted registry.
+        text_key: where in Ray's own store of keys hosts find the text, as soon as the driver has it.
         gate: for nodes that join later; None where there can't be any.
     """
 
-    def __init__(self, engine: Mapping[str, Any], blocks: bytes, gate: Gate | None) -> None:
-        self._engine, self._blocks, self._gate = engine, blocks, gate
+    def __init__(self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> None:
+        self._engine, self._text_key, self._gate = engine, text_key, gate
         self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
         self._lock = asyncio.Lock()
 
@@ -312,13 +326,13 @@ class Registry:
         actor = ray.remote(Host).options(
             num_cpus=0,
             max_concurrency=1000,
-            runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": str(os.cpu_count() or 1)}},
+            runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpu, **_CPU_SETTINGS}},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        return actor.remote(engine, self._blocks)
+        return actor.remote(engine, self._text_key)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes, gate: Gate | None) -> Any:
+def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> Any:
     """Start the registry on this node, where it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(
@@ -328,4 +342,4 @@ def start_registry(name: str, engine: Mapping[str, Any], blocks: bytes, gate: Ga
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
     )
-    return actor.remote(engine, blocks, gate)
+    return actor.remote(engine, text_key, gate)

@@ -4,46 +4,20 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hylorada import InputError
 
 from ._experiment import check_artifacts
+from ._options import Options
 from ._paths import path_problem
 from ._points import target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._study import Study
-from ._tracking import check_tracking, default_uri, unwritable
+from ._tracking import check_tracking, unwritable
 
 _MOST_SEATS = 1024
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Where a study runs and what it writes to.
-
-    Attributes:
-        storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
-        tracking_uri: of MLflow; None is SQLite in ``storage``.
-        address: of a Ray cluster; None is this machine.
-        seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
-        wait: seconds to wait for a cluster's first node that trials can run on.
-    """
-
-    storage: Path
-    tracking_uri: str | None = None
-    address: str | None = None
-    seats: int | None = None
-    wait: float = 5
-
-    def study_folder(self, name: str) -> Path:
-        return self.storage / "studies" / name
-
-    @property
-    def uri(self) -> str:
-        return self.tracking_uri or default_uri(self.storage)
 
 
 @dataclass(frozen=True)

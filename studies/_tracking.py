@@ -29,11 +29,6 @@ _HURRY_S = 8.0  # the same when it is broken off
 _END, _STUDY, _CHECK = "", " ", "  "  # what is due of the parent, beside the names of trials
 
 
-def default_uri(storage: Path) -> str:
-    """SQLite in the storage folder."""
-    return f"sqlite:///{storage.resolve() / 'mlflow.db'}"
-
-
 def check_tracking(uri: str) -> list[str]:
     """Problems with a tracking address, without making anything there."""
     if uri.startswith(("http://", "https://")):

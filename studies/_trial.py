@@ -1,7 +1,6 @@
 """The trial: what Ray Tune schedules. It imports no torch and costs no more than a message to its host."""
 
 import json
-import re
 import time
 import uuid
 from contextlib import suppress
@@ -12,11 +11,8 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 
-from ._faults import DeviceLost, HostGone, SeatLost, Superseded, as_stop, own
+from ._faults import HOST_TRIES, DeviceLost, HostGone, SeatLost, Superseded, as_stop, host_died, own, uncoloured
 from ._job import Report
-
-HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
-_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # Ray colours its tracebacks
 
 
 class Trial(tune.Trainable):
@@ -119,16 +115,9 @@ def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([{"CPU": cpu, "GPU": gpu}])
 
 
-def host_died(error: Exception) -> str:
-    """Why a study stops whose host dies again and again."""
-    lines = _COLOURS.sub("", str(own(error))).strip().splitlines()
-    why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines  # that one holds a whole traceback
-    return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
-
-
 def _described(error: Exception) -> str:
     """An exception of the host's as JSON: in a line, and in full."""
     cause = own(error)
     lines = str(cause).strip().splitlines() or [""]
     reason = f"{type(cause).__name__}: {lines[0]}"
-    return json.dumps({"reason": reason, "traceback": _COLOURS.sub("", str(error))})
+    return json.dumps({"reason": reason, "traceback": uncoloured(str(error))})

@@ -1,43 +1,25 @@
 """Ray Tune: schedules a source's jobs over the devices of this machine or a cluster, and tells it what came."""
 
 import json
-import math
-import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from hylorada import InputError
 
 from ._controller import controlled
-from ._faults import DeviceLost, HostGone, StudyStopped
-from ._host import start_registry
+from ._faults import StudyStopped
 from ._job import Job, Report
-from ._nodes import Gate, nodes_with, training_nodes, wait_for
-from ._trial import HOST_TRIES, Trial, host_died
+from ._nodes import nodes_with
+from ._trial import Trial
 
-_GONE = (  # a node, or a process on it
-    ray.exceptions.RayActorError,
-    ray.exceptions.ActorUnschedulableError,
-    ray.exceptions.TaskUnschedulableError,
-    ray.exceptions.NodeDiedError,
-    ray.exceptions.WorkerCrashedError,
-)
 _RESTARTS = 5  # of one trial, by deaths of its process, without a report in between
-
-
-def _never() -> None:
-    """The check of a run that nothing but its own end ends."""
 
 
 class Source(Protocol):
@@ -195,188 +177,59 @@ class _Stopper(_Local, tune.Stopper):
         return self._judge.fault is not None
 
 
-class Cluster:
-    """Ray for the length of a study: a private one on this machine, or a cluster that is joined.
-
-    The private one needs :func:`make_private` before Ray is imported.
-
-    Args:
-        address: of a cluster; None starts a private Ray.
-        seats: trials in a pack; None is 4 on CPUs, and what a few steps on a GPU show to be best there.
-        workspace: a folder with a short path for Ray's files.
-        batch_size: of most trials.
-        engine: arguments of every host's engine.
-        blocks: the tokenised text.
-        gate: of a cluster; what nodes must pass that join later.
-
-    Raises:
-        InputError: the cluster can't be reached.
-    """
-
-    def __init__(
-        self,
-        *,
-        address: str | None,
-        seats: int | None,
-        batch_size: int,
-        engine: Mapping[str, Any],
-        blocks: Any,
-        workspace: Path,
-        gate: Gate | None = None,
-    ) -> None:
-        self._folder, self._gate = workspace, gate
-        if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
-            start_ray(address, workspace)
-        self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
-        self._name = f"hylorada-{os.getpid()}"
-        self._blocks = ray.put(blocks)
-        self._registry = start_registry(self._name, engine, cloudpickle.dumps(self._blocks), gate)
-        self.seats = seats or (self._measured_seats(batch_size) if self._kind == "GPU" else 4)
-        if address is None and self._kind == "CPU":  # start the one host there will be while Tune starts its trials
-            self._registry.host.remote(ray.get_runtime_context().get_node_id(), "")
-
-    def _measured_seats(self, batch_size: int) -> int:
-        return int(self._ask("find_seats", batch_size))
-
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """The answer of any host; one that dies over it is replaced."""
-        number, lost, cause = None, None, None
-        for attempt in range(HOST_TRIES):
-            nodes = wait_for(lambda: nodes_with(self._kind), 60)
-            if not nodes:
-                raise StudyStopped("no node of the cluster is left to train on")
-            # in turn: a node that has just died is listed for some seconds
-            node = nodes[attempt % len(nodes)]["NodeID"]
-            try:
-                host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))
-                return ray.get(getattr(host, method).remote(*arguments))
-            except (*_GONE, DeviceLost, HostGone) as error:
-                lost, cause = number, error
-        raise StudyStopped(host_died(cause or RuntimeError())) from cause
-
-    def _device(self, node: str) -> str:
-        """Id of a node's first GPU, as trials there get it: users may have hidden some; empty on CPUs."""
-        if self._kind == "CPU":
-            return ""
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        asked = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
-        return str(ray.get(asked.remote()))
-
-    def probe(self, jobs: Sequence[Job]) -> None:
-        """Try out jobs on a host before anything is trained.
-
-        Raises:
-            InputError: what is not as it must be.
-        """
-        if problems := self._ask("probe", [job.to_dict() for job in jobs]):
-            raise InputError(problems)
-
-    def evaluate_base(self, split: str) -> dict[str, float]:
-        """The base's figures, from any host."""
-        return dict(self._ask("evaluate_base", split))
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """What one trial asks for, in a whole run: its share of a GPU, or of the cores of the smallest node now."""
-        if self._kind == "GPU":
-            return {"cpu": 0, "gpu": share(1, self.seats)}
-        return {"cpu": share(min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats), "gpu": 0}
-
-    def free(self, name: str) -> None:
-        """Empty the seat of a trial whose process is gone."""
-        for host in ray.get(self._registry.hosts.remote()):
-            host.free.remote(name)
-
-    def run(self, source: Source, check: Callable[[], None] = _never) -> None:
-        """Run all jobs of a source; returns when each has ended.
-
-        Args:
-            source: of the jobs.
-            check: raises if the run is to end.
-
-        Raises:
-            StudyStopped: something outside the trials keeps them from going on.
-        """
-        count = source.remaining()
-        if not count:
-            return
-        judge = _Judge(source, self.free, check)
-        asked = self.resources
-        slots = Slots(asked, waiting=0 if self._gate is None else 1)
-        tuner = tune.Tuner(
-            Trial,
-            tune_config=tune.TuneConfig(
-                search_alg=_Proposer(source, judge, slots, {"registry": self._name, **asked}),
-                scheduler=judge,
-                num_samples=count,
-                reuse_actors=True,
-                trial_name_creator=_trial_name,
-                trial_dirname_creator=_trial_name,
-            ),
-            run_config=tune.RunConfig(
-                name="tune",
-                storage_path=str(self._folder / "t"),
-                failure_config=tune.FailureConfig(max_failures=-1),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                stop=_Stopper(judge),
-                verbose=0,
-            ),
-        )
-        with controlled():
-            tuner.fit()
-        if judge.fault is not None:
-            raise judge.fault
-        check()
-        shutil.rmtree(self._folder / "t", ignore_errors=True)
-
-    def close(self) -> None:
-        """End the private Ray, or leave the cluster."""
-        stop_ray()
-
-
-def _gpu_id() -> str:
-    return str(ray.get_gpu_ids()[0])
-
-
-def start_ray(address: str | None, workspace: Path) -> None:
-    """Join a cluster, or start a private Ray with its files in ``workspace``.
-
-    Raises:
-        InputError: it can't be reached.
-    """
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace)}
-    else:
-        options["address"] = address
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        where = "this machine" if address is None else f"address {address!r}"
-        raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
-
-
-def stop_ray() -> None:
-    """End the private Ray, or leave the cluster; without effect where there is none."""
-    ray.shutdown()
-
-
-def admit(gate: Gate, wait: float) -> None:
-    """See that trials can run on the nodes of the cluster that was joined.
+def run_trials(
+    source: Source,
+    check: Callable[[], None],
+    free: Callable[[str], None],
+    *,
+    registry: str,
+    asked: Mapping[str, float],
+    waiting: int,
+    folder: Path,
+) -> None:
+    """Run all jobs of a source; returns when each has ended.
 
     Args:
-        gate: that the nodes must pass.
-        wait: seconds to wait for the first of them.
+        source: of the jobs.
+        check: raises if the run is to end.
+        free: empties the seat of a trial whose process is gone.
+        registry: name of the registry of hosts.
+        asked: what a trial asks for.
+        waiting: trials that may wait for a place; see :class:`Slots`.
+        folder: for Tune's own files.
 
     Raises:
-        InputError: there is none in time, or one does not fit.
+        StudyStopped: something outside the trials keeps them from going on.
     """
-    nodes = wait_for(training_nodes, wait)
-    if not nodes:
-        largest = "largest node has 0 CPU and 0 GPU; --wait SECONDS waits for nodes that are still to come"
-        raise InputError(f"each trial asks a share of a CPU or of a GPU; {largest}")
-    if problems := gate.admit(nodes):
-        raise InputError(problems)
+    count = source.remaining()
+    if not count:
+        return
+    judge = _Judge(source, free, check)
+    tuner = tune.Tuner(
+        Trial,
+        tune_config=tune.TuneConfig(
+            search_alg=_Proposer(source, judge, Slots(asked, waiting), {"registry": registry, **asked}),
+            scheduler=judge,
+            num_samples=count,
+            reuse_actors=True,
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder),
+            failure_config=tune.FailureConfig(max_failures=-1),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            stop=_Stopper(judge),
+            verbose=0,
+        ),
+    )
+    with controlled():
+        tuner.fit()
+    if judge.fault is not None:
+        raise judge.fault
+    check()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Slots:
@@ -402,8 +255,3 @@ class Slots:
 
 def _trial_name(trial: Any) -> str:
     return str(trial.config["name"])
-
-
-def share(whole: float, parts: int) -> float:
-    """One part of a resource, rounded down to the 1e-4 that Ray counts in: rounded up, the last part would not fit."""
-    return math.floor(1e4 * whole / parts) / 1e4

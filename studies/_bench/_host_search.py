@@ -12,28 +12,32 @@ from studies._bench._driver import serve
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
     """The validation loss of every trial that ended well; everything is kept as in any study, MLflow included."""
+    from studies._devices import Devices
+    from studies._options import Options
+    from studies._study import Study
+
+    study = Study.from_dict(_study(task))
+    options = Options(storage=workspace / "storage")
+    devices = Devices(study, options, workspace)
+    devices.start()
+
     import numpy as np
 
     from hylorada import Blocks
     from studies._campaign import Ledger, Search
-    from studies._devices import Devices
-    from studies._inputs import Material, Options
+    from studies._inputs import Material
     from studies._panel import Panel
-    from studies._run import study_id
+    from studies._stages import study_id
     from studies._store import Store
-    from studies._study import Study
     from studies._tracking import Tracker
 
     with np.load(task["blocks"]) as stored:
         ids = {split: stored[split] for split in ("train", "validation", "test")}
     sizes = {split: np.full(len(i), i.shape[1] - 1) for split, i in ids.items()}
     blocks = {split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split) for split, i in ids.items()}
-    study = Study.from_dict(_study(task))
-    options = Options(storage=workspace / "storage")
-    devices = Devices(study, options, workspace)
     devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
-    devices.cluster  # noqa: B018 (its host loads the base while MLflow makes its tables)
+    devices.wait()  # its host loads the base while MLflow makes its tables
     artifacts, key = options.storage / "artifacts", study_id(store.folder)
     tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=key, say=partial(print, file=sys.stderr))
     tracker.describe({}, {})

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from studies._tune import share
+from studies._cluster import share
 
 from ._loops import Tokens
 from ._options import Setting

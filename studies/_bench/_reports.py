@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import Blocks
+from studies._cluster import Cluster
 from studies._job import Job, Report
-from studies._tune import Cluster
 
 from ._designs import trial_adapter
 from ._loops import trial_training

@@ -33,7 +33,7 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     import ray
     from ray import tune
 
-    from studies._tune import share
+    from studies._cluster import share
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     ray.init(address="local", _temp_dir=str(workspace), **options)

@@ -28,8 +28,9 @@ from transformers import (
 )
 
 import hylorada
-from hylorada._bases import SMOLLM2, TINY, inspect_base, load_base, load_tokenizer
+from hylorada._bases import inspect_base, load_base, load_tokenizer
 from hylorada._errors import InputError
+from hylorada._names import SMOLLM2, TINY
 
 _TINY = Path(hylorada.__file__).with_name("tiny")
 SMALL: dict[str, Any] = {

@@ -17,9 +17,10 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hylorada._bases import SMOLLM2, load_tokenizer
+from hylorada._bases import load_tokenizer
 from hylorada._blocks import Blocks, _pack, build_blocks
 from hylorada._errors import InputError
+from hylorada._names import SMOLLM2
 from hylorada._text import load_text
 
 

@@ -19,6 +19,7 @@ PUBLIC = [
     "HyLoRADAModel",
     "InputError",
     "LandmarkLoRA",
+    "Lanes",
     "LearnableBucketLandmark",
     "Pack",
     "PerLayerLandmark",
@@ -51,7 +52,7 @@ PUBLIC = [
 
 
 def test_public_names_are_these() -> None:
-    assert sorted(name for name in vars(hylorada) if not name.startswith("_")) == PUBLIC
+    assert sorted(name for name in dir(hylorada) if not name.startswith("_")) == PUBLIC
     assert sorted(hylorada.__all__) == PUBLIC
 
 
@@ -80,8 +81,18 @@ def test_import_tries_no_package_of_studies() -> None:
                 raise NotImplementedError
 
         sys.meta_path.insert(0, Blocker())
-        import hylorada
+        from hylorada import *
+        assert Pack and HyLoRADAModel
         print(tried)
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
+
+
+def test_names_of_configurations_need_no_torch() -> None:
+    program = (
+        "import sys; from hylorada import HyLoRADAConfig, InputError, TrainingConfig, derive_seed; HyLoRADAConfig()"
+        "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr

@@ -254,7 +254,7 @@ def test_seats_that_do_not_fit_together_take_turns(lab: Lab, monkeypatch: pytest
         if len(adapters) > 2 and moment == "backward":
             nll.register_hook(_no_memory)
         if len(adapters) > 2 and moment == "update":
-            monkeypatch.setattr("hylorada._seat._step", _no_memory)
+            monkeypatch.setattr("hylorada._seat._step_in_place", _no_memory)
         return nll
 
     monkeypatch.setattr(lab.pack, "token_nll", limited)

@@ -10,7 +10,7 @@ from study_runs import SMALL, FinishedStudy, run_cli
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hylorada._bases import load_tokenizer
-from studies._tracking import default_uri
+from studies._options import default_uri
 
 
 @pytest.fixture(scope="session")

@@ -142,7 +142,8 @@ def main() -> None:
     prepare_environment()
     workspace = short_folder()
     make_private(workspace)
-    from studies._tune import Cluster, _Judge  # imports Ray, which reads the environment
+    from studies._cluster import Cluster  # imports Ray, which reads the environment
+    from studies._tune import _Judge
 
     engine = {"engine": "hosts:Failing", "kind": kind, "folder": folder}
     cluster = Cluster(address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace)

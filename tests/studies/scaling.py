@@ -98,7 +98,7 @@ class Trials:
 
 def rate(address: str, hosts: int, step_s: float) -> float:
     """Trials per second, from the end of as many trials as there are seats to the end of the last."""
-    from studies._tune import Cluster  # imports Ray, which reads the environment
+    from studies._cluster import Cluster  # imports Ray, which reads the environment
 
     engine: Mapping[str, Any] = {"engine": "scaling:Waiting", "step_s": step_s}
     seats = hosts * SEATS

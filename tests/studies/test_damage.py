@@ -16,8 +16,9 @@ from study_runs import FinishedStudy
 from hylorada import InputError
 from studies._cli import main
 from studies._files import append_line, read_lines, stored_study
-from studies._inputs import Options
-from studies._run import _base, _check_storage
+from studies._options import Options
+from studies._run import _check_storage
+from studies._stages import _base
 from studies._store import Store
 from studies._study import Study
 

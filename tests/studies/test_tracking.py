@@ -16,8 +16,9 @@ from mlflow_server import timed, wait_for_line
 from study_runs import wait_until
 
 from hylorada import InputError
+from studies._options import default_uri
 from studies._records import Record
-from studies._tracking import Tracker, check_tracking, default_uri, reconcile, unwritable
+from studies._tracking import Tracker, check_tracking, reconcile, unwritable
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 

@@ -1,0 +1,4 @@
+"""Names of the bases that need neither a folder nor the hub."""
+
+TINY = "tiny"
+SMOLLM2 = "smollm2-135m"

@@ -1,0 +1,35 @@
+"""Where a study runs and what it writes to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where a study runs and what it writes to.
+
+    Attributes:
+        storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
+        tracking_uri: of MLflow; None is SQLite in ``storage``.
+        address: of a Ray cluster; None is this machine.
+        seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
+        wait: seconds to wait for a cluster's first node that trials can run on.
+    """
+
+    storage: Path
+    tracking_uri: str | None = None
+    address: str | None = None
+    seats: int | None = None
+    wait: float = 5
+
+    def study_folder(self, name: str) -> Path:
+        return self.storage / "studies" / name
+
+    @property
+    def uri(self) -> str:
+        return self.tracking_uri or default_uri(self.storage)
+
+
+def default_uri(storage: Path) -> str:
+    """MLflow's: SQLite in the storage folder."""
+    return f"sqlite:///{storage.resolve() / 'mlflow.db'}"

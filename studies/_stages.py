@@ -1,0 +1,171 @@
+"""A study between its inputs and its results: search, confirm, and what is told of them."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hylorada import InputError
+
+from ._devices import Devices
+from ._faults import StudyStopped
+from ._files import read_json, write_atomically
+from ._job import Job
+from ._options import Options
+from ._panel import Panel
+from ._records import OPEN, read_id
+from ._report import write_html
+from ._results import Results, gather, read_results
+from ._store import Store
+from ._study import Study
+from ._tracking import Tracker
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process was asked to end (Ctrl-C or SIGTERM)."""
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[Callable[[], None]]:
+    """Within it SIGINT and SIGTERM raise :class:`Interrupted`.
+
+    Yields:
+        A check that raises it again: an exception that comes up in some library's callback may be swallowed there.
+    """
+    asked = []
+    pool = logging.getLogger("sqlalchemy.pool")
+    level = pool.level
+
+    def end(*_: object) -> None:
+        asked.append(True)
+        pool.setLevel(logging.CRITICAL)  # it logs a traceback when the connection of an interrupted query is reset
+        raise Interrupted
+
+    def check() -> None:
+        if asked:
+            raise Interrupted
+
+    before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        pool.setLevel(level)
+
+
+def carry_out(devices: Devices, store: Store, options: Options, console: Console) -> Results:
+    """Run with the parent and all children closed truthfully at the end, whatever it is."""
+    name = store.study.name
+    artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    write_atomically(store.folder / OPEN, "")
+    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
+    try:
+        tracker.describe(devices.provenance, _parent_params(store.study))
+        with _ending_on_signals() as check:
+            results = _run(devices, store, tracker, console, check)
+    except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit
+        devices.close()
+        tracker.abort(list(store.records.values()), "KILLED")
+        raise Interrupted from error
+    except Exception:
+        devices.close()
+        tracker.abort(list(store.records.values()), "FAILED")
+        raise
+    (store.folder / OPEN).unlink(missing_ok=True)
+    return results
+
+
+def study_id(folder: Path) -> str:
+    """The id of a study folder, made at its first run; it ties the folder to its MLflow run."""
+    if (found := read_id(folder)) is None:
+        found = os.urandom(8).hex()
+        write_atomically(folder / "id", found)
+    return found
+
+
+def _parent_params(study: Study) -> dict[str, Any]:
+    plain = {k: v for k, v in study.to_dict().items() if k not in ("arms", "comparisons", "defaults")}
+    return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
+
+
+def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
+    from ._campaign import Campaign, Ledger, winners  # imports Ray, which reads the environment
+
+    study = store.study
+    with ExitStack() as stack:
+        panel = stack.enter_context(Panel(store, console))
+        ledger = Ledger(store, tracker, panel)
+        campaign = Campaign(ledger)
+        if campaign.searches:
+            panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
+            devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
+            panel.begin("search", sum(map(store.planned, study.arms)))
+        while count := campaign.remaining():
+            devices.cluster.run(campaign, check)
+            campaign = Campaign(ledger)  # Tune may end with trials that it could not start again
+            if campaign.remaining() >= count:
+                raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
+        best = winners(store)
+        base = _base(store, devices)
+    results = gather(store, base, devices.provenance, list(best.missing), results_so_far(store))
+    _write(results, store, tracker)
+    return results
+
+
+def results_so_far(store: Store) -> Results | None:
+    path = store.folder / "results.json"
+    return read_results(path) if path.exists() else None
+
+
+def _first_job(study: Study, arm: str) -> Job:
+    """An arm's first point, to be tried out."""
+    adapter, training = study.configs(arm, study.start(arm))
+    return Job(
+        name=f"probe {arm}",
+        adapter=adapter.to_dict(),
+        training=training.to_dict(),
+        seed=study.seed,
+        data_seed=study.seed,
+        report_steps=(),
+        folder="",
+    )
+
+
+def _rungs(study: Study) -> str:
+    steps = [*study.rungs(), study.max_steps]
+    return "rungs " + " -> ".join(map(str, steps)) + " steps"
+
+
+def _base(store: Store, devices: Devices) -> Mapping[str, Any]:
+    """The base's own test figures, measured once; what is lost or damaged since is measured again."""
+    path = store.folder / "base.json"
+    with suppress(InputError):
+        found: Mapping[str, Any] = read_json(path, Mapping[str, float])
+        if "ppl" in found:
+            return found
+    measured: Mapping[str, Any] = devices.cluster.evaluate_base("test")
+    write_atomically(path, json.dumps(measured))
+    return measured
+
+
+def _write(results: Results, store: Store, tracker: Tracker) -> None:
+    write_atomically(store.folder / "results.json", json.dumps(results.to_dict(), indent=1))
+    write_html(results, store.records, store.study, store.folder / "report.html")
+    figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
+    for c in results.comparisons:
+        figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
+    files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json")}
+    records = list(store.records.values())
+    for record in records:
+        if record.stage == "confirm":
+            files[store.trial_folder(record.name) / "test_block_nll.npy"] = f"block_nll/{record.name}"
+    tracker.finish(records, files, figures)
