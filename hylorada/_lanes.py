@@ -30,9 +30,10 @@ _MOST = 4  # beyond it they would wait for Python's lock: about an eighth of a s
 class Lanes:
     """Packs that share one base's weights, and take parts of the same work at the same time.
 
-    Libgomp lets the threads of an operation sleep in between, which costs more than the operation, once a second thread
-    of the process has given work to several cores. So the first part is done by the calling thread, which should be the
-    only one of its process that computes, and to every part belong as many threads as it has cores.
+    The OpenMP runtime lets its threads sleep between two operations, and waking costs more than most of them take, as
+    soon as all teams of a process together have more threads than there are cores. So the first part is done by the
+    calling thread, the others by one thread each, and together they have a thread a core; no other thread of the
+    process should compute with more than one (``torch.set_num_threads`` is each thread's own).
 
     Args:
         base: a supported causal language model.
@@ -52,7 +53,8 @@ class Lanes:
         weights = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
         bases = [base, *(copy.deepcopy(base, dict(weights)) for _ in range(count - 1))]
         self.packs = [Pack(b, compile_backend=compile_backend) for b in bases]
-        self._threads = ThreadPoolExecutor(count)
+        self._share = 0
+        self._threads = ThreadPoolExecutor()
 
     def start_step(self, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> list[StartedStep[Name]]:
         """As :func:`start_step` on one pack; each lane takes some of the seats."""
@@ -84,31 +86,28 @@ class Lanes:
             Exception: of the first part that raised; when all have ended.
         """
         parts = _parts(items, min(len(self.packs), max(1, len(items))))
-        share = self._cores // len(parts)
-        others = [
-            self._threads.submit(_on_cores, share, work, pack, part)
-            for pack, part in zip(self.packs[1:], parts[1:], strict=False)
-        ]
+        if len(self.packs) == 1:
+            return [work(self.packs[0], items)]
+        self._divide(self._cores // len(parts))
+        others = [self._threads.submit(work, *pair) for pair in zip(self.packs[1:], parts[1:], strict=False)]
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._share)
         try:
-            first = _on_cores(share, work, self.packs[0], parts[0])
+            first = work(self.packs[0], parts[0])
         finally:
+            torch.set_num_threads(before)
             wait(others)
         return [first, *(other.result() for other in others)]
+
+    def _divide(self, share: int) -> None:
+        """Give each lane that many cores; threads that had another number end, for their teams would still count."""
+        if share != self._share:
+            self._threads.shutdown()
+            self._share = share
+            self._threads = ThreadPoolExecutor(len(self.packs), initializer=torch.set_num_threads, initargs=(share,))
 
 
 def _parts(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
     """``count`` runs of ``items``, whose lengths differ by one at most."""
     bounds = [k * len(items) // count for k in range(count + 1)]
     return [items[start:end] for start, end in pairwise(bounds)]
-
-
-def _on_cores(cores: int, work: Callable[[Pack, Item], Result], pack: Pack, part: Item) -> Result:
-    """Do a part of the work with that many threads; the number is each calling thread's own."""
-    if pack.base.device.type != "cpu":
-        return work(pack, part)
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores)
-    try:
-        return work(pack, part)
-    finally:
-        torch.set_num_threads(before)

@@ -76,7 +76,8 @@ class Engine:
         self.on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
-        self._writers = ThreadPoolExecutor(_WRITERS)
+        # each with one thread for its own: see Lanes
+        self._writers = ThreadPoolExecutor(_WRITERS, initializer=torch.set_num_threads, initargs=(1,))
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out one job of each arm; see :func:`hylorada.probe`.
