@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,11 @@ def test_help_and_wrong_options_wait_for_no_import(arguments: tuple[str, ...], c
     assert done.returncode == code
     assert said in done.stdout + done.stderr
     assert done.stdout.endswith("imported:\n")
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("show", "learnable_bucketing"), ("status", "unknown")])
+def test_commands_that_only_read_do_not_wait_for_torch(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert not {"torch", "transformers", "ray"} & set(done.stdout.splitlines()[-1].split())
