@@ -4,14 +4,13 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import cloudpickle
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
@@ -160,8 +159,6 @@ class Cluster:
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
-        with suppress(Exception):  # it may be gone
-            _internal_kv_del(self._text_key)
         stop_ray()
 
 

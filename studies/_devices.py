@@ -55,14 +55,13 @@ class Devices:
 
     def close(self) -> None:
         """End Ray, or leave the cluster; told twice, once."""
-        starting, self._starting = self._starting, None
-        if starting is not None or self._joined:
+        if self._starting is not None or self._joined:
             from ._cluster import stop_ray
 
-            if starting is not None:
-                wait([starting])
+            if self._starting is not None:
+                wait([self._starting])
             stop_ray()
-            self._joined = False
+            self._starting, self._joined = None, False  # not before: an interrupt during this must not end it halfway
             self.__dict__.pop("cluster", None)
 
     @cached_property

@@ -27,7 +27,7 @@ ENGINE = "studies._engine:Engine"
 _CPU_SETTINGS = {
     "OMP_NUM_THREADS": str(os.cpu_count() or 1),
     # glibc would give the memory of a step back to the system, and get it anew, page by page, in the next
-    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 30)),
+    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 25)),  # the most it takes
     "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
 }
 _LOOK_S = 0.05  # between two looks for the text
