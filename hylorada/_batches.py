@@ -28,8 +28,9 @@ class BatchOrder:
         return np.array([self._epoch(int(e))[o] for e, o in zip(epochs, offsets, strict=True)])
 
     def _epoch(self, epoch: int) -> npt.NDArray[np.int64]:
-        if epoch not in self._epochs:
+        order = self._epochs.get(epoch)
+        if order is None:  # seats of several lanes may ask at once
             order = np.random.default_rng(derive_seed(self.seed, "epoch", epoch)).permutation(self.num_blocks)
             latest = dict(list(self._epochs.items())[-1:])  # a straddling step needs two epochs, never more
             self._epochs = {**latest, epoch: order}
-        return self._epochs[epoch]
+        return order

@@ -18,13 +18,13 @@ from filelock import FileLock
 
 from hylorada._errors import InputError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 # Part of the cache key: raise it when the same input packs into other blocks.
 _PACKER_VERSION = 1
 _DOCUMENTS_PER_CALL = 1024
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger("hylorada")
 

@@ -20,6 +20,16 @@ def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device:
         return to_device(constants, device, dtype).T.contiguous()
 
 
+def own_threads(count: int) -> None:
+    """Let the calling thread compute with so many, whatever number other threads take later.
+
+    The number is each thread's own only once it has been asked for: until then a thread takes over what any other has
+    set last.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
     words = ("out of memory", "ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_CHUNK_NUMBERS = 1 << 23  # logits held at once on the CPU: 32 MiB in fp32
+_CHUNK_NUMBERS = 1 << 23  # logits that a pack holds at once on the CPU: 32 MiB in fp32
 _CHUNK_ROWS = 4096  # on a GPU, where compiled code is fastest for one shape: 0.4 GB for 49,152 tokens in bf16
 _ALIGNED = 64  # matrix products of a vocabulary size that is no multiple of 8 run at half speed on a GPU or worse
 

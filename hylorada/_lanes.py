@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ._adapter import Adapter
 from ._blocks import Blocks
+from ._devices import own_threads
 from ._evaluation import Evaluation
 from ._pack import Pack
 from ._seat import Seat
@@ -32,8 +33,8 @@ class Lanes:
 
     The OpenMP runtime lets its threads sleep between two operations, and waking costs more than most of them take, as
     soon as all teams of a process together have more threads than there are cores. So the first part is done by the
-    calling thread, the others by one thread each, and together they have a thread a core; no other thread of the
-    process should compute with more than one (``torch.set_num_threads`` is each thread's own).
+    calling thread, the others by one thread each, and together they have no more threads than there are cores; no other
+    thread of the process should compute with more than one (:func:`hylorada._devices.own_threads`).
 
     Args:
         base: a supported causal language model.
@@ -44,6 +45,13 @@ class Lanes:
         base: as given; adapters are made for it.
         packs: one on a GPU; on a CPU as many as there are cores, four at most. The first is on ``base`` itself, the
             others on copies that have their own modules and the same weights.
+
+    Raises:
+        InputError: see :class:`Pack`.
+
+    Example:
+        >>> lanes = Lanes(base)                                        # doctest: +SKIP
+        >>> losses = read_step(lanes.start_step(seats, input_ids))     # doctest: +SKIP
     """
 
     def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None, cores: int | None = None) -> None:
@@ -95,8 +103,8 @@ class Lanes:
         try:
             first = work(self.packs[0], parts[0])
         finally:
-            torch.set_num_threads(before)
             wait(others)
+            torch.set_num_threads(before)
         return [first, *(other.result() for other in others)]
 
     def _divide(self, share: int) -> None:
@@ -104,7 +112,18 @@ class Lanes:
         if share != self._share:
             self._threads.shutdown()
             self._share = share
-            self._threads = ThreadPoolExecutor(len(self.packs), initializer=torch.set_num_threads, initargs=(share,))
+            self._threads = ThreadPoolExecutor(len(self.packs), initializer=own_threads, initargs=(share,))
+
+    def rest(self) -> None:
+        """End the lanes' threads: until there is work for them again, all cores are the caller's."""
+        self._threads.shutdown()
+        self._share, self._threads = 0, ThreadPoolExecutor()
+
+    def close(self) -> None:
+        """Take the packs off the base; see :meth:`Pack.close`."""
+        self.rest()
+        for pack in self.packs:
+            pack.close()
 
 
 def _parts(items: Sequence[Item], count: int) -> list[Sequence[Item]]:

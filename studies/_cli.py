@@ -119,7 +119,7 @@ def _run_study(study: Any, options: Options, args: argparse.Namespace, console: 
 
     try:
         results = run_study(study, options, console)
-    except (KeyboardInterrupt, SystemExit):  # Ray turns SIGTERM into the second
+    except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         print(f"interrupted; state saved. To go on: {_resume_command()}", file=sys.stderr)
         return 130
     except InputError:

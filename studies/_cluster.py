@@ -73,14 +73,17 @@ class Cluster:
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
         self._asked_seats, self._batch_size = seats, batch_size
         self._registry = start_registry(self._name, engine, self._text_key, gate)
-        if address is None:  # the first host imports and loads while the driver does
+        if address is None:  # the first host imports what it needs while the driver does
             here = ray.get_runtime_context().get_node_id()
             self._registry.host.remote(here, self._device(here))
         if blocks is not None:
             self.give(blocks)
 
     def give(self, blocks: Any) -> None:
-        """Hand over the tokenised text, for which hosts wait."""
+        """Hand over the tokenised text, for which hosts wait.
+
+        Its reference, some hundred bytes, stays in a joined cluster: taking it back could hang where that is gone.
+        """
         self._blocks = ray.put(blocks)  # lives as long as the driver
         _internal_kv_put(self._text_key, cloudpickle.dumps(self._blocks))
 

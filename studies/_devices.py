@@ -1,12 +1,14 @@
 """What a study trains on: Ray, started or joined when it is first needed."""
 
 import os
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._environment import uninterrupted
 from ._study import Study
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Devices:
         self._model = _anywhere(study.model)
         self._joined = False
         self._starting: Future[Cluster] | None = None
-        self._thread = ThreadPoolExecutor(1)  # kept: Ray's processes end with the thread that started them
+        self._ended = threading.Event()
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -35,10 +37,19 @@ class Devices:
     def start(self) -> None:
         """Start it in the background, rather than when it is first asked for something."""
         if self._starting is None:
-            self._starting = self._thread.submit(self._make)
+            self._starting = Future()
+            # one that the end of the process doesn't wait for: it may be asked to end while this is under way
+            threading.Thread(target=self._begin, args=(self._starting,), daemon=True).start()
+
+    def _begin(self, starting: "Future[Cluster]") -> None:
+        try:
+            starting.set_result(self._make())
+        except BaseException as error:
+            starting.set_exception(error)
+        self._ended.wait()  # Ray's processes end with the thread that started them
 
     def wait(self) -> None:
-        """Wait until it runs, and give its hosts the text; its first one loads the base meanwhile."""
+        """Wait until it runs, and give its hosts the text."""
         _ = self.cluster
 
     def join(self) -> None:
@@ -60,9 +71,12 @@ class Devices:
 
             if self._starting is not None:
                 wait([self._starting])
-            stop_ray()
-            self._starting, self._joined = None, False  # not before: an interrupt during this must not end it halfway
-            self.__dict__.pop("cluster", None)
+            with uninterrupted():
+                stop_ray()
+                self._starting, self._joined = None, False
+                self.__dict__.pop("cluster", None)
+                self._ended.set()
+                self._ended = threading.Event()
 
     @cached_property
     def _gate(self) -> "Gate":

@@ -32,6 +32,7 @@ from hylorada import (
     read_step,
     save_seat,
 )
+from hylorada._devices import own_threads
 
 from ._files import patiently, write_atomically
 from ._job import CHECKPOINT, Job, Report
@@ -76,8 +77,7 @@ class Engine:
         self.on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
-        # each with one thread for its own: see Lanes
-        self._writers = ThreadPoolExecutor(_WRITERS, initializer=torch.set_num_threads, initargs=(1,))
+        self._writers = ThreadPoolExecutor(_WRITERS, initializer=own_threads, initargs=(1,))  # see Lanes
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out one job of each arm; see :func:`hylorada.probe`.

@@ -4,9 +4,12 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -70,3 +73,20 @@ def short_folder() -> Path:
     lock.acquire()
     _held.append(lock)  # until this process ends, however it ends
     return folder
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within it Ctrl-C and SIGTERM are held back, and come afterwards: for what must not be left half done."""
+    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+        yield
+        return
+    came: list[int] = []
+    before = {s: signal.signal(s, lambda number, _: came.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])

@@ -1,4 +1,4 @@
-"""The host: the actor that owns a pack on one device, and the registry that makes one host for each device.
+"""The host: the actor that owns the packs of one device, and the registry that makes one host for each device.
 
 Trials ask a host to advance; it steps all that wait in one pass, admits joins at every step, and lingers a moment for
 trials that have just reported, so that the pack stays full.
@@ -24,8 +24,7 @@ from ._nodes import Gate, node_of
 
 Result = TypeVar("Result")
 ENGINE = "studies._engine:Engine"
-_CPU_SETTINGS = {
-    "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+_ON_CPUS = {
     # glibc would give the memory of a step back to the system, and get it anew, page by page, in the next
     "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 25)),  # the most it takes
     "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
@@ -45,7 +44,7 @@ class Host:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
         make = getattr(importlib.import_module(module), name)  # torch is imported in the host alone
-        # one thread computes, and no other: a second one with a team of OpenMP threads would halve the speed of both
+        # one thread computes: on a CPU a second one with a team of OpenMP threads would halve the speed of both
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
         self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
@@ -153,7 +152,9 @@ class Host:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread or self._thread, function, *arguments)
         except Exception as error:
-            raise self._told(error) from error
+            if (told := self._told(error)) is error:
+                raise
+            raise told from error
 
     def _expect(self, name: str) -> None:
         """Linger for this trial."""
@@ -323,10 +324,13 @@ class Registry:
 
     def _make(self, node: str, gpu: str) -> Any:
         engine = {**self._engine, "device": "cuda" if gpu else "cpu"}
+        cores = str(os.cpu_count() or 1)
         actor = ray.remote(Host).options(
             num_cpus=0,
             max_concurrency=1000,
-            runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpu, **_CPU_SETTINGS}},
+            runtime_env={
+                "env_vars": {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": cores, **({} if gpu else _ON_CPUS)}
+            },
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
         return actor.remote(engine, self._text_key)

@@ -57,8 +57,8 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
-            if "transformers" not in sys.modules and not (options.study_folder(study.name) / "results.json").exists():
-                devices.start()  # beside the imports that follow, which take seconds
+            if "transformers" not in sys.modules and not _has_results(study, options):
+                devices.start()  # beside the imports that follow; where these are done, the checks come first
         from ._inputs import prepare
         from ._points import notes
         from ._stages import carry_out, results_so_far
@@ -71,8 +71,13 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
         if results_so_far(store) is None:
-            devices.wait()  # its host loads the base while MLflow makes its tables
+            devices.wait()  # then its host loads the base while MLflow makes its tables
         return carry_out(devices, store, options, console)
+
+
+def _has_results(study: Study, options: Options) -> bool:
+    """Whether there may be nothing left to train; any path is taken, for it has not been checked yet."""
+    return os.path.exists(options.study_folder(study.name) / "results.json")
 
 
 def _check_storage(options: Options) -> None:

@@ -72,7 +72,7 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
             results = _run(devices, store, tracker, console, check)
-    except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit
+    except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit where a cluster is joined
         devices.close()
         tracker.abort(list(store.records.values()), "KILLED")
         raise Interrupted from error

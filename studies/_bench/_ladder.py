@@ -73,6 +73,7 @@ class Ladder:
         entries = self._warm_up()
         for repeat in range(self._plan.repeats):
             self._say(f"repeat {repeat + 1} of {self._plan.repeats}: {'; '.join(e.name for e in entries)}")
+            self._lanes.rest()
             self.matmul_rates.append(matmul_rate(self.setting))
             for entry in entries:
                 self._measure(entry)
@@ -172,6 +173,7 @@ class Ladder:
             return
         if entry.kind == "plain":
             assert self._plain is not None
+            self._lanes.rest()
             loop = self._plain
         else:
             loop = self.loop(entry.trials, entry.design)

@@ -116,7 +116,31 @@ def test_teams_of_threads_never_outnumber_the_cores() -> None:
             lanes._share_out(work, range(seats))
             assert found == [4 // seats] * seats, found
             counts.append(len(os.listdir("/proc/self/task")))
-        print(counts[-1] - counts[0])
+        print(max(counts) - counts[0])
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "0"), run.stderr
+
+
+def test_number_of_threads_stays_a_threads_own() -> None:
+    program = """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        from hylorada._devices import own_threads
+
+        thread = ThreadPoolExecutor(1, initializer=own_threads, initargs=(1,))
+        thread.submit(int).result()
+        torch.set_num_threads(3)
+        print(thread.submit(torch.get_num_threads).result(), torch.get_num_threads())
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "1 3"), run.stderr
+
+
+def test_closing_gives_the_base_back(make_base: MakeBase) -> None:
+    base = make_base("gpt2")
+    kinds = [type(m) for m in base.modules()]
+    lanes = Lanes(base, cores=2)
+    assert [type(m) for m in base.modules()] != kinds
+    lanes.close()
+    assert [type(m) for m in base.modules()] == kinds

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from study_runs import run_cli
 
 from studies._cli import main
 from studies.learnable_bucketing import STUDY
@@ -148,6 +149,13 @@ def test_run_refuses_paths_that_no_system_takes(refused: Refused) -> None:
     assert cut.endswith("what?' can't be written: its name has a question mark, where the path of a database ends")
     (host,) = refused("--address=a..b:1")
     assert host.startswith("address 'a..b:1' can't be reached: ")
+
+
+def test_process_that_has_already_begun_to_start_ray_refuses_in_one_line(tmp_path: Path) -> None:
+    done = run_cli("run", "learnable_bucketing", f"--storage={tmp_path / ('x' * 300)}")
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.err.splitlines()
+    assert line.endswith("can't be written: File name too long")
 
 
 def test_run_refuses_targets_that_match_nothing_before_any_compute(refused: Refused) -> None:

@@ -3,6 +3,9 @@
 import os
 import shlex
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -43,6 +46,45 @@ def stop(process: Command, folder: Path, trials: int, signals: Sequence[signal.S
     assert "Traceback" not in err
     wait_until(lambda: not process.pids(), 30)
     return err
+
+
+@pytest.mark.parametrize("seconds", [2, 6])
+def test_run_stopped_twice_while_ray_starts_ends_with_it(seconds: float, tmp_path: Path) -> None:
+    process = Command("run", "learnable_bucketing", f"--storage={tmp_path}")
+    time.sleep(seconds)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err.startswith("interrupted; "), err
+    assert "Traceback" not in err
+    wait_until(lambda: not process.pids(), 30)
+
+
+def test_devices_end_whenever_they_are_told(tmp_path: Path) -> None:
+    program = f"""
+        from pathlib import Path
+        from studies import learnable_bucketing
+        from studies._devices import Devices
+        from studies._environment import make_private, prepare_environment, short_folder
+        from studies._options import Options
+        from studies._study import Study
+
+        prepare_environment()
+        folder = short_folder()
+        make_private(folder)
+        devices = Devices(Study.from_dict(learnable_bucketing.STUDY), Options(storage=Path({str(tmp_path)!r})), folder)
+        devices.close()
+        for _ in range(2):
+            devices.start()
+            devices.close()  # while it starts
+            devices.close()
+        import ray
+        print(ray.is_initialized())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Path) -> None:
