@@ -116,10 +116,11 @@ def test_teams_of_threads_never_outnumber_the_cores() -> None:
             lanes._share_out(work, range(seats))
             assert found == [4 // seats] * seats, found
             counts.append(len(os.listdir("/proc/self/task")))
-        print(max(counts) - counts[0])
+        assert counts[-1] == counts[0], counts
+        assert max(counts) <= counts[0] + 1, counts  # the caller's team may outlast its last use
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout.strip()) == (0, "0"), run.stderr
+    assert run.returncode == 0, run.stderr
 
 
 def test_number_of_threads_stays_a_threads_own() -> None:
