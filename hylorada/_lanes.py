@@ -93,9 +93,9 @@ class Lanes:
         Raises:
             Exception: of the first part that raised; when all have ended.
         """
-        parts = _parts(items, min(len(self.packs), max(1, len(items))))
         if len(self.packs) == 1:
             return [work(self.packs[0], items)]
+        parts = _parts(items, min(len(self.packs), max(1, len(items))))
         self._divide(self._cores // len(parts))
         others = [self._threads.submit(work, *pair) for pair in zip(self.packs[1:], parts[1:], strict=False)]
         before = torch.get_num_threads()
@@ -116,8 +116,7 @@ class Lanes:
 
     def rest(self) -> None:
         """End the lanes' threads: until there is work for them again, all cores are the caller's."""
-        self._threads.shutdown()
-        self._share, self._threads = 0, ThreadPoolExecutor()
+        self._divide(0)
 
     def close(self) -> None:
         """Take the packs off the base; see :meth:`Pack.close`."""

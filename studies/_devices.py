@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ._nodes import Gate
     from ._options import Options
 
+_START_S = 20.0  # longest wait for a start under way, when it is to end
+
 
 class Devices:
     """Ray, started when it is first needed: a finished study is reported again without it."""
@@ -37,16 +39,16 @@ class Devices:
     def start(self) -> None:
         """Start it in the background, rather than when it is first asked for something."""
         if self._starting is None:
-            self._starting = Future()
+            self._starting, self._ended = Future(), threading.Event()
             # one that the end of the process doesn't wait for: it may be asked to end while this is under way
-            threading.Thread(target=self._begin, args=(self._starting,), daemon=True).start()
+            threading.Thread(target=self._begin, args=(self._starting, self._ended), daemon=True).start()
 
-    def _begin(self, starting: "Future[Cluster]") -> None:
+    def _begin(self, starting: "Future[Cluster]", ended: threading.Event) -> None:
         try:
             starting.set_result(self._make())
         except BaseException as error:
             starting.set_exception(error)
-        self._ended.wait()  # Ray's processes end with the thread that started them
+        ended.wait()  # Ray's processes end with the thread that started them
 
     def wait(self) -> None:
         """Wait until it runs, and give its hosts the text."""
@@ -69,14 +71,13 @@ class Devices:
         if self._starting is not None or self._joined:
             from ._cluster import stop_ray
 
-            if self._starting is not None:
-                wait([self._starting])
-            with uninterrupted():
+            with uninterrupted():  # processes of a Ray that is still starting would outlive this one by a minute
+                if self._starting is not None:
+                    wait([self._starting], timeout=_START_S)
                 stop_ray()
                 self._starting, self._joined = None, False
                 self.__dict__.pop("cluster", None)
                 self._ended.set()
-                self._ended = threading.Event()
 
     @cached_property
     def _gate(self) -> "Gate":
