@@ -1,9 +1,7 @@
 """What a study trains on: Ray, started or joined when it is first needed."""
 
 import os
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from ._nodes import Gate
     from ._options import Options
 
-_START_S = 20.0  # longest wait for a start under way, when it is to end
-
 
 class Devices:
     """Ray, started when it is first needed: a finished study is reported again without it."""
@@ -29,26 +25,17 @@ class Devices:
         self._study, self._options, self._workspace = study, options, workspace
         self._model = _anywhere(study.model)
         self._joined = False
-        self._starting: Future[Cluster] | None = None
-        self._ended = threading.Event()
+        self._cluster: Cluster | None = None
 
     @property
     def provenance(self) -> Mapping[str, Any]:
         return self.material.provenance
 
     def start(self) -> None:
-        """Start it in the background, rather than when it is first asked for something."""
-        if self._starting is None:
-            self._starting, self._ended = Future(), threading.Event()
-            # one that the end of the process doesn't wait for: it may be asked to end while this is under way
-            threading.Thread(target=self._begin, args=(self._starting, self._ended), daemon=True).start()
-
-    def _begin(self, starting: "Future[Cluster]", ended: threading.Event) -> None:
-        try:
-            starting.set_result(self._make())
-        except BaseException as error:
-            starting.set_exception(error)
-        ended.wait()  # Ray's processes end with the thread that started them
+        """Start it now: its first host imports what it needs while this process goes on."""
+        if self._cluster is None:
+            self._joined = True  # from here on there is something to end
+            self._cluster = self._make()
 
     def wait(self) -> None:
         """Wait until it runs, and give its hosts the text."""
@@ -68,16 +55,13 @@ class Devices:
 
     def close(self) -> None:
         """End Ray, or leave the cluster; told twice, once."""
-        if self._starting is not None or self._joined:
+        if self._joined:
             from ._cluster import stop_ray
 
-            with uninterrupted():  # processes of a Ray that is still starting would outlive this one by a minute
-                if self._starting is not None:
-                    wait([self._starting], timeout=_START_S)
+            with uninterrupted():
                 stop_ray()
-                self._starting, self._joined = None, False
+                self._cluster, self._joined = None, False
                 self.__dict__.pop("cluster", None)
-                self._ended.set()
 
     @cached_property
     def _gate(self) -> "Gate":
@@ -89,10 +73,9 @@ class Devices:
     @cached_property
     def cluster(self) -> "Cluster":
         self.start()
-        assert self._starting is not None
-        cluster = self._starting.result()
-        cluster.give(self.material.blocks)
-        return cluster
+        assert self._cluster is not None
+        self._cluster.give(self.material.blocks)
+        return self._cluster
 
     def _make(self) -> "Cluster":
         from hylorada import TrainingConfig

@@ -58,7 +58,7 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         if options.address is None:
             make_private(workspace)
             if "transformers" not in sys.modules and not _has_results(study, options):
-                devices.start()  # beside the imports that follow; where these are done, the checks come first
+                devices.start()  # its host imports beside what follows; where these are done, the checks come first
         from ._inputs import prepare
         from ._points import notes
         from ._stages import carry_out, results_so_far
