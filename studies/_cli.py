@@ -365,6 +365,3 @@ _COMMANDS = {
     "bench": _bench,
     "ui": _ui,
 }
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,6 +4,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 
+from ._environment import uninterrupted
 from ._faults import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
 from ._host import start_registry
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
@@ -181,7 +183,9 @@ def start_ray(address: str | None, workspace: Path) -> None:
     else:
         options["address"] = address
     try:
-        ray.init(**options)
+        # broken off half-way, a private one would leave processes for a minute, or bring this one down
+        with uninterrupted() if address is None else nullcontext():
+            ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         where = "this machine" if address is None else f"address {address!r}"
         raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error

@@ -34,7 +34,9 @@ class Devices:
     def start(self) -> None:
         """Start it now: its first host imports what it needs while this process goes on."""
         if self._cluster is None:
-            self._joined = True  # from here on there is something to end
+            from . import _cluster  # noqa: F401  # imports Ray; broken off, it leaves nothing to end
+
+            self._joined = True
             self._cluster = self._make()
 
     def wait(self) -> None:

@@ -26,6 +26,7 @@ _QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # SIGTERM while Ray starts would wait 30 s for what serves traffic
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; the tracker tries again by itself, and can't while a call waits
@@ -75,18 +76,42 @@ def short_folder() -> Path:
     return folder
 
 
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within it Ctrl-C and SIGTERM are held back, and come afterwards: for what must not be left half done."""
+    """Within it Ctrl-C and SIGTERM are held back, and come afterwards: for what must not be left half done.
+
+    What is started within it is out of their reach for good, a group of its own: it is for this process to end it.
+    """
+    global _apart
     if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
         yield
         return
     came: list[int] = []
-    before = {s: signal.signal(s, lambda number, _: came.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, lambda number, _: came.append(number)) for s in _ENDS}
+    # from libraries too, which set handlers of their own below Python's: Ray's abort, or are none
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    _apart = True
     try:
         yield
     finally:
+        _apart = False
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     if came:
         signal.raise_signal(came[0])
+
+
+_apart = False
+
+
+def _in_child() -> None:
+    if _apart:
+        os.setpgrp()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -45,7 +45,7 @@ class Command(subprocess.Popen[str]):
     def __init__(self, *arguments: str) -> None:
         self._mark = uuid.uuid4().hex
         super().__init__(
-            [sys.executable, "-m", "studies._cli", *arguments],
+            [sys.executable, "-m", "studies._main", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -254,7 +254,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(
 
 @pytest.mark.parametrize("command", ["status", "report"])
 def test_pipe_that_nobody_reads_ends_a_command_well(copy: Copy, command: str) -> None:
-    arguments = [sys.executable, "-m", "studies._cli", command, copy.name, f"--storage={copy.storage}"]
+    arguments = [sys.executable, "-m", "studies._main", command, copy.name, f"--storage={copy.storage}"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
