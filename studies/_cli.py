@@ -343,11 +343,10 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
     print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command += ["--port", str(args.port), "--workers", "1"]
-    signal.signal(signal.SIGHUP, signal.default_int_handler)  # of a terminal that is closed
     server = subprocess.Popen(command, env=environment, start_new_session=True)  # MLflow leaves its workers behind
     try:
         return server.wait()
-    except KeyboardInterrupt:  # SIGTERM too
+    except KeyboardInterrupt:  # SIGTERM and a closed terminal too
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
         return 0

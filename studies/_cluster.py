@@ -16,10 +16,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 
-from ._environment import uninterrupted
 from ._faults import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
 from ._host import start_registry
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
+from ._signals import uninterrupted
 
 if TYPE_CHECKING:
     from ._job import Job

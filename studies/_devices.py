@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._environment import uninterrupted
+from ._signals import uninterrupted
 from ._study import Study
 
 if TYPE_CHECKING:

@@ -4,12 +4,9 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import tempfile
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -74,44 +71,3 @@ def short_folder() -> Path:
     lock.acquire()
     _held.append(lock)  # until this process ends, however it ends
     return folder
-
-
-_ENDS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Within it Ctrl-C and SIGTERM are held back, and come afterwards: for what must not be left half done.
-
-    What is started within it is out of their reach for good, a group of its own: it is for this process to end it.
-    """
-    global _apart
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
-        yield
-        return
-    came: list[int] = []
-    before = {s: signal.signal(s, lambda number, _: came.append(number)) for s in _ENDS}
-    # from libraries too, which set handlers of their own below Python's: Ray's abort, or are none
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    _apart = True
-    try:
-        yield
-    finally:
-        _apart = False
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    if came:
-        signal.raise_signal(came[0])
-
-
-_apart = False
-
-
-def _in_child() -> None:
-    if _apart:
-        os.setpgrp()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-
-
-os.register_at_fork(after_in_child=_in_child)

@@ -1,9 +1,9 @@
 """The console script: help needs none of the imports, which take seconds; a signal during them leaves no traceback."""
 
-import signal
 import sys
 
 from ._arguments import parse
+from ._signals import interrupt, on_end
 
 
 def main() -> int:
@@ -12,7 +12,7 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, here and later: saved, told, cleaned up
+    on_end(interrupt)  # here and later: saved, told, cleaned up
     args = parse()
     try:
         from ._cli import run

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -23,18 +22,19 @@ from ._panel import Panel
 from ._records import OPEN, read_id
 from ._report import write_html
 from ._results import Results, gather, read_results
+from ._signals import on_end, restore
 from ._store import Store
 from ._study import Study
 from ._tracking import Tracker
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end (Ctrl-C or SIGTERM)."""
+    """The process was asked to end (Ctrl-C, SIGTERM, its terminal closed)."""
 
 
 @contextmanager
 def _ending_on_signals() -> Iterator[Callable[[], None]]:
-    """Within it SIGINT and SIGTERM raise :class:`Interrupted`.
+    """Within it what asks to end raises :class:`Interrupted`.
 
     Yields:
         A check that raises it again: an exception that comes up in some library's callback may be swallowed there.
@@ -43,7 +43,7 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
     pool = logging.getLogger("sqlalchemy.pool")
     level = pool.level
 
-    def end(*_: object) -> None:
+    def end(_: int) -> None:
         asked.append(True)
         pool.setLevel(logging.CRITICAL)  # it logs a traceback when the connection of an interrupted query is reset
         raise Interrupted
@@ -52,12 +52,11 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
         if asked:
             raise Interrupted
 
-    before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = on_end(end)
     try:
         yield check
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore(before)
         pool.setLevel(level)
 
 

@@ -1,15 +1,18 @@
 """Run the real command line from tests, and read what it left."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +45,17 @@ class Done:
 class Command(subprocess.Popen[str]):
     """A command as a user would start it, in a process group of its own; its processes can be told from all others."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, terminal: int | None = None) -> None:
         self._mark = uuid.uuid4().hex
+        streams = subprocess.PIPE if terminal is None else terminal
         super().__init__(
             [sys.executable, "-m", "studies._main", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=terminal,
+            stdout=streams,
+            stderr=streams,
             text=True,
             start_new_session=True,
+            preexec_fn=None if terminal is None else partial(fcntl.ioctl, terminal, termios.TIOCSCTTY, 0),
             env={**os.environ, _MARK: self._mark},
         )
 

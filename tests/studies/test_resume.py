@@ -1,6 +1,7 @@
 """A study stopped by SIGTERM or Ctrl-C, and started again with the same command; for kills see test_faults.py."""
 
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,13 @@ def stop(process: Command, folder: Path, trials: int, signals: Sequence[signal.S
     return err
 
 
+def mlflow_states(storage: Path) -> set[str]:
+    client = MlflowClient(f"sqlite:///{storage / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("learnable_bucketing")
+    assert experiment is not None
+    return {run.info.status for run in client.search_runs([experiment.experiment_id], max_results=1000)}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("seconds", [2, 4, 6])
 def test_run_stopped_twice_while_ray_starts_ends_with_it(
@@ -68,24 +77,48 @@ def test_run_stopped_twice_while_ray_starts_ends_with_it(
 def test_uninterrupted_holds_signals_back_and_its_children_out_of_reach() -> None:
     program = """
         import os, signal, subprocess, sys
-        from studies._environment import uninterrupted
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        from studies._signals import interrupt, on_end, uninterrupted
 
         def nothing():
             pass  # one such is set by Ray for each of its processes
 
         asked = "import os, signal; print(os.getpgrp() == os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, []))"
         arguments = dict(args=[sys.executable, "-c", asked], preexec_fn=nothing)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        on_end(interrupt)
         try:
             with uninterrupted():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as Ray does below Python's own handlers
                 os.kill(os.getpid(), signal.SIGTERM)
                 subprocess.run(**arguments)
         except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
             subprocess.run(**arguments)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True set()\nFalse set()\n"), done.stderr
+
+
+def test_run_ends_with_its_terminal(toy_model: str, tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "learnable_bucketing"
+    terminal, other = pty.openpty()
+    os.set_blocking(terminal, False)
+    shown = bytearray()
+
+    def some_have_ended() -> bool:
+        with suppress(BlockingIOError):
+            shown.extend(os.read(terminal, 1 << 16))
+        return len(ended(folder)) >= 2
+
+    process = Command(*command(toy_model, tmp_path), terminal=other)
+    os.close(other)
+    wait_until(some_have_ended, 300)
+    assert b"4 trials for each of" in shown
+    os.close(terminal)
+    assert process.wait(30) == 130
+    wait_until(lambda: not process.pids(), 30)
+    assert "RUNNING" not in mlflow_states(tmp_path)
 
 
 def test_devices_end_whenever_they_are_told(tmp_path: Path) -> None:
@@ -118,10 +151,7 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     line = command(toy_model, tmp_path)
     err = stop(Command(*line), folder, 2, [signal.SIGTERM])
     assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("To go on: ")[2]
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("learnable_bucketing")
-    assert experiment is not None
-    assert "RUNNING" not in {r.info.status for r in client.search_runs([experiment.experiment_id], max_results=1000)}
+    assert "RUNNING" not in mlflow_states(tmp_path)
     stop(Command(*line), folder, 4, [signal.SIGINT])
     stop(Command(*line), folder, 6, [signal.SIGINT] * 3)  # by someone who does not wait
     again = run_cli(*line, timeout=400)
