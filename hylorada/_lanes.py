@@ -5,7 +5,6 @@ wait for. Two packs on a core each, by contrast, wait for nothing.
 """
 
 import copy
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
@@ -16,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ._adapter import Adapter
 from ._blocks import Blocks
+from ._cores import available_cores
 from ._devices import own_threads
 from ._evaluation import Evaluation
 from ._pack import Pack
@@ -56,7 +56,7 @@ class Lanes:
 
     def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None, cores: int | None = None) -> None:
         self.base = base
-        self._cores = cores or len(os.sched_getaffinity(0))
+        self._cores = cores or available_cores()
         count = 1 if base.device.type != "cpu" else min(self._cores, _MOST)
         weights = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
         bases = [base, *(copy.deepcopy(base, dict(weights)) for _ in range(count - 1))]
@@ -99,7 +99,7 @@ class Lanes:
         self._divide(self._cores // len(parts))
         others = [self._threads.submit(work, *pair) for pair in zip(self.packs[1:], parts[1:], strict=False)]
         before = torch.get_num_threads()
-        torch.set_num_threads(self._share)
+        torch.set_num_threads(self._cores - self._share * (len(parts) - 1))  # what doesn't divide is this lane's
         try:
             first = work(self.packs[0], parts[0])
         finally:

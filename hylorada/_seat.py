@@ -215,18 +215,23 @@ def _norms(moving: Sequence[Sequence[Group]], losses: Tensor) -> Tensor:
 
 
 def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
-    """AdamW on the vectors of G groups; on a GPU they are laid end to end.
+    """AdamW on the vectors of G groups.
 
     Args:
         groups: ``lr`` is that of this update, ``step`` counts those before it.
         device_scalars: [2, G] what the gradient is multiplied with, and 1 where the group is to change at all.
     """
     scalars = [_scalars(g.settings, g.step.item() + 1) for g in groups]
-    if not device_scalars.is_cuda:
-        clips, alive = device_scalars.tolist()
-        going = [k for k, still in enumerate(alive) if still]
-        _step_in_place([groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going])
+    if device_scalars.is_cuda:
+        _step_end_to_end(groups, scalars, device_scalars)
         return
+    clips, alive = device_scalars.tolist()
+    going = [k for k, still in enumerate(alive) if still]
+    _step_in_place([groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going])
+
+
+def _step_end_to_end(groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], device_scalars: Tensor) -> None:
+    """One update of G groups on a GPU, where each operation counts: their vectors are laid end to end."""
     table = torch.cat([device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T])  # [2 + 8, G]
     sizes = tuple(len(g.values) for g in groups)
     index = _owners(sizes, table.device)

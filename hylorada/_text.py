@@ -14,8 +14,8 @@ from typing import Any
 from hylorada._bases import first_line, hub_is_reachable, is_gated
 from hylorada._errors import InputError, nearest
 from hylorada._json_lines import read_json_lines
+from hylorada._names import PYDOCS
 
-PYDOCS = "pydocs"
 SPLITS = ("train", "validation", "test")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 

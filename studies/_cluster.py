@@ -3,8 +3,8 @@
 import math
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,11 +184,23 @@ def start_ray(address: str | None, workspace: Path) -> None:
         options["address"] = address
     try:
         # broken off half-way, a private one would leave processes for a minute, or bring this one down
-        with uninterrupted() if address is None else nullcontext():
+        with _own_start() if address is None else nullcontext():
             ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         where = "this machine" if address is None else f"address {address!r}"
         raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
+
+
+@contextmanager
+def _own_start() -> Iterator[None]:
+    """Uninterrupted, whatever threads there are: one of them may take SIGTERM, which Ray answers by ending half-way."""
+    internals = ray._private.utils
+    theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
+    try:
+        with uninterrupted():
+            yield
+    finally:
+        internals.set_sigterm_handler = theirs
 
 
 def stop_ray() -> None:

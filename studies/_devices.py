@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,8 @@ class Devices:
         if self._joined:
             from ._cluster import stop_ray
 
-            with uninterrupted():
+            # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
+            with uninterrupted() if self._options.address is None else nullcontext():
                 stop_ray()
                 self._cluster, self._joined = None, False
                 self.__dict__.pop("cluster", None)

@@ -1,7 +1,6 @@
 """The engine of one host: the packs of one device, with seats that trials take and leave at report boundaries."""
 
 import io
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from hylorada import (
     read_step,
     save_seat,
 )
+from hylorada._cores import available_cores
 from hylorada._devices import own_threads
 
 from ._files import patiently, write_atomically
@@ -69,7 +69,7 @@ class Engine:
     """
 
     def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(available_cores())
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
         self._lanes = Lanes(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
         self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)

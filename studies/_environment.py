@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,6 @@ _QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # SIGTERM while Ray starts would wait 30 s for what serves traffic
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; the tracker tries again by itself, and can't while a call waits
@@ -35,6 +35,7 @@ _QUIET = {
 
 
 _WORKSPACE = "hylo-"
+_AGENTS_S = 120  # Ray's agents may outlive it by a minute, and write again in the folder that it has removed
 _held: list[FileLock] = []
 
 
@@ -63,9 +64,13 @@ def short_folder() -> Path:
     root = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
     for left in root.glob(f"{_WORKSPACE}*"):
         with suppress(OSError, Timeout):
-            if left.stat().st_uid == os.getuid() and (left / "lock").exists():
+            if left.stat().st_uid != os.getuid():
+                continue
+            if (left / "lock").exists():
                 with FileLock(left / "lock", timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
+            elif time.time() - left.stat().st_mtime > _AGENTS_S:
+                shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_WORKSPACE, dir=root))
     lock = FileLock(folder / "lock")
     lock.acquire()

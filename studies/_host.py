@@ -18,6 +18,8 @@ from ray import cloudpickle as pickle
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from hylorada._cores import available_cores
+
 from ._faults import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
 from ._job import Job, Report
 from ._nodes import Gate, node_of
@@ -324,12 +326,15 @@ class Registry:
 
     def _make(self, node: str, gpu: str) -> Any:
         engine = {**self._engine, "device": "cuda" if gpu else "cpu"}
-        cores = str(os.cpu_count() or 1)
         actor = ray.remote(Host).options(
             num_cpus=0,
             max_concurrency=1000,
             runtime_env={
-                "env_vars": {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": cores, **({} if gpu else _ON_CPUS)}
+                "env_vars": {
+                    "CUDA_VISIBLE_DEVICES": gpu,
+                    "OMP_NUM_THREADS": str(available_cores()),
+                    **({} if gpu else _ON_CPUS),
+                }
             },
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hylorada import InputError
+from hylorada._names import PYDOCS, SMOLLM2, TINY
 
 from ._devices import Devices
 from ._environment import make_private, short_folder
@@ -57,8 +58,8 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
-            if "transformers" not in sys.modules and not _has_results(study, options):
-                devices.start()  # its host imports beside what follows; where these are done, the checks come first
+            if "transformers" not in sys.modules and _is_evident(study) and not _has_results(study, options):
+                devices.start()  # its host imports beside what follows; else the checks come first
         from ._inputs import prepare
         from ._points import notes
         from ._stages import carry_out, results_so_far
@@ -73,6 +74,12 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables
         return carry_out(devices, store, options, console)
+
+
+def _is_evident(study: Study) -> bool:
+    """Whether base and text are surely there; what may be mistyped is told before Ray starts."""
+    base, text = (os.path.expanduser(name) for name in (study.model, study.data))
+    return (base in (TINY, SMOLLM2) or os.path.isdir(base)) and (text == PYDOCS or os.path.exists(text))
 
 
 def _has_results(study: Study, options: Options) -> bool:

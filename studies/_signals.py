@@ -5,12 +5,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
 from typing import Any
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL = tuple(stream for stream in (1, 2) if os.isatty(stream))
-_apart = False  # whether processes are started now that signals to this one's group must not reach
+_apart: int | None = None  # the thread that starts what signals to this process's group must not reach
 
 
 def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
@@ -56,6 +57,8 @@ def _leave_terminal() -> None:
 def uninterrupted() -> Iterator[None]:
     """Within it what asks to end is held back, and comes afterwards: for what must not be left half done.
 
+    Not SIGTERM in the moment in which Ray has set its own answer to it, or none, if another thread takes it.
+
     What is started within it is out of reach of signals to this process's group: it is for this process to end it.
     """
     global _apart
@@ -66,21 +69,24 @@ def uninterrupted() -> Iterator[None]:
     before = on_end(came.append)
     # from libraries too, which set handlers of their own below Python's: Ray's abort, or are none
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    _apart = True
+    _apart = threading.get_ident()
+    _watch_forks()
     try:
         yield
     finally:
-        _apart = False
+        _apart = None
         restore(before)
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     if came:
         signal.raise_signal(came[0])
 
 
+@cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_in_child)
+
+
 def _in_child() -> None:
-    if _apart:
+    if _apart == threading.get_ident():
         os.setpgrp()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-
-
-os.register_at_fork(after_in_child=_in_child)

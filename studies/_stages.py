@@ -72,15 +72,21 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
         with _ending_on_signals() as check:
             results = _run(devices, store, tracker, console, check)
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit where a cluster is joined
-        devices.close()
-        tracker.abort(list(store.records.values()), "KILLED")
+        _break_off(devices, store, tracker, "KILLED")
         raise Interrupted from error
     except Exception:
-        devices.close()
-        tracker.abort(list(store.records.values()), "FAILED")
+        _break_off(devices, store, tracker, "FAILED")
         raise
     (store.folder / OPEN).unlink(missing_ok=True)
     return results
+
+
+def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
+    """End the devices and close the MLflow runs; the second also when the first is broken off by another Ctrl-C."""
+    try:
+        devices.close()
+    finally:
+        tracker.abort(list(store.records.values()), status)
 
 
 def study_id(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """The same search on our host: the search stage of a study as ``hylorada run`` does it. Run as a module."""
 
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,21 @@ from typing import Any
 from rich.console import Console
 
 from studies._bench._driver import serve
+from studies._devices import Devices
+from studies._options import Options
+from studies._study import Study
 
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
     """The validation loss of every trial that ended well; everything is kept as in any study, MLflow included."""
-    from studies._devices import Devices
-    from studies._options import Options
-    from studies._study import Study
-
     study = Study.from_dict(_study(task))
     options = Options(storage=workspace / "storage")
-    devices = Devices(study, options, workspace)
-    devices.start()
+    with closing(Devices(study, options, workspace)) as devices:
+        devices.start()
+        return _search(task, study, options, devices)
 
+
+def _search(task: dict[str, Any], study: Study, options: Options, devices: Devices) -> list[float]:
     import numpy as np
 
     from hylorada import Blocks
@@ -44,7 +47,6 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     with Panel(store, Console(quiet=True)) as panel:
         devices.cluster.run(Search(Ledger(store, tracker, panel)))
         tracker.finish(list(store.records.values()), {}, {})
-    devices.close()
     store.close()
     return [r.nll for r in store.records.values() if r.state == "complete" and r.nll is not None]
 

@@ -1,6 +1,5 @@
 """What is measured: the options as given, checked, and the setting they come to on this machine."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Literal
 import torch
 
 from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, load_text, nearest
+from hylorada._cores import available_cores
 
 from ._shapes import SHAPES, shape_config
 
@@ -139,7 +139,7 @@ def check(options: BenchOptions) -> Plan:
         parts=parts,
         packs=packs,
         repeats=options.repeats,
-        processes=options.processes or (8 if cuda else len(os.sched_getaffinity(0))),
+        processes=options.processes or (8 if cuda else available_cores()),
         search=options.search,
         trials=options.trials,
         search_steps=options.search_steps,

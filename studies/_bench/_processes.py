@@ -1,6 +1,5 @@
 """A process for each trial: N plain loops on equal shares of the device, all at the same time, under Ray."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,8 @@ from typing import Any
 
 import ray
 
-from studies._cluster import share
+from hylorada._cores import available_cores
+from studies._cluster import share, start_ray, stop_ray
 
 from ._loops import Tokens
 from ._options import Setting
@@ -66,14 +66,13 @@ class RayWorkers:
 
     def __init__(self, setting: Setting, input_ids: Tokens, count: int) -> None:
         self.count = count
-        cores = len(os.sched_getaffinity(0))
         whole = ray.cluster_resources()
         asked: dict[str, Any] = {"num_cpus": share(whole.get("CPU", 1), count)}
         if setting.device == "cuda":
             asked["num_gpus"] = share(1, count)
         tokens = ray.put(input_ids)
         make = ray.remote(_Worker).options(**asked).remote
-        self._actors: list[Any] = [make(setting, tokens, max(1, cores // count)) for _ in range(count)]
+        self._actors: list[Any] = [make(setting, tokens, max(1, available_cores() // count)) for _ in range(count)]
         self._all("warm_up")
         self._all("release")
 
@@ -93,9 +92,8 @@ class RayWorkers:
 @contextmanager
 def ray_workers(setting: Setting, input_ids: Tokens, count: int, workspace: Path) -> Iterator[RayWorkers]:
     """The processes under a private Ray, which ends with them; :func:`make_private` has been called before."""
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init(address="local", _temp_dir=str(workspace), **options)
+    start_ray(None, workspace)
     try:
         yield RayWorkers(setting, input_ids, count)
     finally:
-        ray.shutdown()
+        stop_ray()

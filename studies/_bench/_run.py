@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hylorada import Blocks
+from hylorada._cores import available_cores
 from studies._environment import make_private, short_folder
 from studies._provenance import code_version, command_line, package_versions
 
@@ -131,14 +132,13 @@ def _memory(ladder: Ladder, say: Say) -> dict[str, Any]:
 
 
 def _provenance(plan: Plan) -> Mapping[str, Any]:
-    cores = len(os.sched_getaffinity(0))
     device = torch.cuda.get_device_name() if plan.setting.device == "cuda" else _cpu_name()
     return {
         "command": command_line(),
         **code_version(),
         **{f"version.{k}": v for k, v in package_versions().items()},
         "device": device,
-        "cores": cores,
+        "cores": available_cores(),
         "load_average": os.getloadavg()[0],
     }
 

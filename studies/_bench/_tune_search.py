@@ -3,7 +3,6 @@
 It imports no torch itself, so that the driver starts as fast as it can; the file of its argument holds what to do.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,14 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     import ray
     from ray import tune
 
-    from studies._cluster import share
+    from hylorada._cores import available_cores
+    from studies._cluster import share, start_ray, stop_ray
 
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init(address="local", _temp_dir=str(workspace), **options)
+    start_ray(None, workspace)
     cpus, gpus = ray.cluster_resources()["CPU"], int(task["setting"]["device"] == "cuda")
     asked = {"cpu": share(cpus, task["processes"]), "gpu": share(gpus, task["processes"])}
     fixed = {k: task[k] for k in ("setting", "blocks", "steps")}
-    threads = max(1, len(os.sched_getaffinity(0)) // task["processes"])
+    threads = max(1, available_cores() // task["processes"])
     tuner = tune.Tuner(
         tune.with_resources(train, asked),
         param_space={**fixed, "threads": threads, "learning_rate": tune.loguniform(5e-4, 2e-2)},
@@ -49,7 +48,7 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     )
     results = tuner.fit()
     ended = [results[i] for i in range(len(results)) if results[i].error is None]
-    ray.shutdown()
+    stop_ray()
     return [r.metrics["nll"] for r in ended if r.metrics]
 
 

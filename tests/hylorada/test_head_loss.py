@@ -17,6 +17,13 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
+@pytest.fixture(params=["cpu", "gpu"])
+def as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's arithmetic too, which is compiled there."""
+    if request.param == "gpu":
+        monkeypatch.setattr(_head_loss, "_nll_and_slope_in_place", _head_loss._nll_and_slope)
+
+
 def _inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
 
@@ -28,7 +35,7 @@ def _inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor,
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.usefixtures("chunk")
+@pytest.mark.usefixtures("chunk", "as_on")
 def test_head_nll_and_its_gradient_equal_cross_entropy(with_bias: bool) -> None:
     hidden, weight, bias, targets = _inputs()
     used = bias if with_bias else None
@@ -98,6 +105,7 @@ def test_no_gradient_is_kept_without_need() -> None:
         )
 
 
+@pytest.mark.usefixtures("as_on")
 def test_padding_of_the_vocabulary_changes_nothing() -> None:
     hidden, weight, bias, targets = _inputs()
     padded = Head(F.pad(weight, (0, 0, 0, 3), value=2.0), F.pad(bias, (0, 3), value=5.0), VOCABULARY)

@@ -1,7 +1,7 @@
 """The seat: schedule, boundary steps, curriculum, clipping, divergence, and the configuration read back."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, TrainingConfig
+from hylorada import Adapter, HyLoRADAConfig, TrainingConfig, _seat
 from hylorada._batches import BatchOrder
 from hylorada._seat import Diverged, Seat, learning_rate_factor, update
 
@@ -247,8 +247,19 @@ def test_every_parameter_is_in_one_group(make_seat: MakeSeat, monkeypatch: pytes
         make_seat(LEARNABLE, {})
 
 
-def test_update_of_many_seats_is_that_of_torchs_adamw(make_seat: MakeSeat) -> None:
+def _adamw_as_on_a_gpu(groups: Sequence[_seat.Group], device_scalars: torch.Tensor) -> None:
+    scalars = [_seat._scalars(g.settings, g.step.item() + 1) for g in groups]
+    _seat._step_end_to_end(groups, scalars, device_scalars)
+
+
+@pytest.mark.parametrize("as_on", ["cpu", "gpu"])
+def test_update_of_many_seats_is_that_of_torchs_adamw(
+    make_seat: MakeSeat, as_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unequal shapes, rates, betas and steps side by side; torch clips and steps each adapter's copy alone."""
+    if as_on == "gpu":
+        monkeypatch.setattr(_seat, "_adamw", _adamw_as_on_a_gpu)
+        monkeypatch.setattr(_seat, "_compiled_step", lambda: _seat._step)
     adapters: list[dict[str, Any]] = [{}, LEARNABLE, {"landmarks": False, "position_bias": False}, {"r": 3}]
     trainings: list[dict[str, Any]] = [
         {"weight_decay": 0.1},

@@ -57,14 +57,14 @@ def mlflow_states(storage: Path) -> set[str]:
     return {run.info.status for run in client.search_runs([experiment.experiment_id], max_results=1000)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGTERM]], ids=["ctrl_c_twice", "sigterm"])
 @pytest.mark.parametrize("seconds", [2, 4, 6])
-def test_run_stopped_twice_while_ray_starts_ends_with_it(
-    seconds: float, number: signal.Signals, tmp_path: Path
+def test_run_stopped_while_ray_starts_ends_with_it(
+    seconds: float, signals: list[signal.Signals], tmp_path: Path
 ) -> None:
     process = Command("run", "learnable_bucketing", f"--storage={tmp_path}")
     time.sleep(seconds)
-    for _ in range(2):
+    for number in signals:
         os.killpg(process.pid, number)
         time.sleep(0.3)
     _, err = process.communicate(timeout=30)
@@ -121,6 +121,34 @@ def test_run_ends_with_its_terminal(toy_model: str, tmp_path: Path) -> None:
     assert "RUNNING" not in mlflow_states(tmp_path)
 
 
+def test_ray_starts_to_its_end_whichever_thread_takes_the_signal() -> None:
+    program = """
+        import os, signal, threading, time
+        from studies._environment import make_private, prepare_environment, short_folder
+
+        prepare_environment()
+        folder = short_folder()
+        make_private(folder)
+        import ray
+        from studies._cluster import start_ray, stop_ray
+        from studies._signals import interrupt, on_end
+
+        def ask():
+            time.sleep(1.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        on_end(interrupt)
+        threading.Thread(target=ask).start()
+        try:
+            start_ray(None, folder)
+        except KeyboardInterrupt:
+            print(ray.is_initialized())
+        stop_ray()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_devices_end_whenever_they_are_told(tmp_path: Path) -> None:
     program = f"""
         from pathlib import Path
@@ -154,6 +182,7 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     assert "RUNNING" not in mlflow_states(tmp_path)
     stop(Command(*line), folder, 4, [signal.SIGINT])
     stop(Command(*line), folder, 6, [signal.SIGINT] * 3)  # by someone who does not wait
+    assert "RUNNING" not in mlflow_states(tmp_path)
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
     found = outcome(tmp_path, "learnable_bucketing")

@@ -1,0 +1,71 @@
+"""What a study does to its surroundings: its workspace, and when Ray starts."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import _cluster, learnable_bucketing
+from studies._devices import Devices
+from studies._environment import short_folder
+from studies._options import Options
+from studies._run import _is_evident
+from studies._signals import interrupt, on_end, restore
+from studies._study import Study
+
+
+def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
+    old, young = (Path(tempfile.mkdtemp(prefix="hylo-", dir="/tmp")) for _ in range(2))
+    (old / "session").mkdir()
+    os.utime(old, (time.time() - 1000,) * 2)
+    live = short_folder()
+    assert (old.exists(), young.exists()) == (False, True)
+    other = short_folder()
+    assert live.exists()
+    for folder in (young, live, other):
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "evident"),
+    [
+        ({}, True),
+        ({"model": "{here}", "data": "{here}/text.txt"}, True),
+        ({"model": "{here}/nosuch"}, False),
+        ({"model": "some/hub-id"}, False),
+        ({"data": "{here}/nosuch.txt"}, False),
+        ({"data": "some/hub-id"}, False),
+    ],
+)
+def test_ray_starts_early_only_for_what_is_surely_there(asked: dict[str, str], evident: bool, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("text")
+    values = {k: v.format(here=tmp_path) for k, v in asked.items()}
+    assert _is_evident(Study.from_dict({**learnable_bucketing.STUDY, **values})) == evident
+
+
+@pytest.mark.parametrize(("address", "ended"), [(None, [True]), ("10.0.0.1:6379", [])])
+def test_only_a_private_ray_is_ended_whatever_comes(
+    address: str | None, ended: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[bool] = []
+
+    def stop() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        done.append(True)
+
+    monkeypatch.setattr(_cluster, "stop_ray", stop)
+    options: dict[str, Any] = {"storage": tmp_path, "address": address}
+    devices = Devices(Study.from_dict(learnable_bucketing.STUDY), Options(**options), tmp_path)
+    devices._joined = True
+    before = on_end(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            devices.close()
+    finally:
+        restore(before)
+    assert done == ended
