@@ -55,13 +55,21 @@ class Command(subprocess.Popen[str]):
             stderr=streams,
             text=True,
             start_new_session=True,
-            preexec_fn=None if terminal is None else partial(fcntl.ioctl, terminal, termios.TIOCSCTTY, 0),
+            preexec_fn=partial(_enter, terminal),
             env={**os.environ, _MARK: self._mark},
         )
 
     def pids(self, title: str | tuple[str, ...] = "") -> list[int]:
         """Its processes, whatever group they are in, whose title begins so; itself among them while it lives."""
         return marked(self._mark, title)
+
+
+def _enter(terminal: int | None) -> None:
+    """As a shell starts a command; where these tests run, some signals may be ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if terminal is not None:
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def mark_children() -> str:
