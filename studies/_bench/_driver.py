@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from studies._environment import make_private, prepare_environment, short_folder
+from studies._signals import interrupt, on_end
 
 
 def serve(search: Callable[[dict[str, Any], Path], list[float]]) -> None:
     """Run ``search`` on the task whose file is the first argument of this process."""
+    on_end(interrupt)
     prepare_environment()
     place = short_folder()
     try:

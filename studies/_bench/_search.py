@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hylorada import Blocks
 from ._options import Plan
 
 _HERE = Path(__file__).resolve().parent
+_END_S = 20  # Ray takes two
 _DRIVERS = {  # by name: what Python is given
     "processes": [str(_HERE / "_tune_search.py")],
     "host": ["-m", "studies._bench._host_search"],
@@ -55,12 +57,26 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
     root = str(_HERE.parents[1])  # a script by path finds no package in the current folder
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *_DRIVERS[name], str(given)], env=environment, capture_output=True, text=True, check=False
-    )
+    code, errors = _run([sys.executable, *_DRIVERS[name], str(given)], environment)
     seconds = time.perf_counter() - began
     ended = json.loads(Path(task["result"]).read_text()) if Path(task["result"]).exists() else []
-    if done.returncode or len(ended) != task["trials"]:
-        why = done.stderr.strip().splitlines()[-1:] or ["no message"]
+    if code or len(ended) != task["trials"]:
+        why = errors.strip().splitlines()[-1:] or ["no message"]
         raise RuntimeError(f"the search by {name}: {len(ended)} of {task['trials']} trials ended well; {why[0]}")
     return seconds
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """The exit code of a driver and what it wrote on stderr; broken off, it is asked to end its own processes."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            _, errors = process.communicate()
+        except BaseException:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            process.kill()
+            raise
+    return process.returncode, errors

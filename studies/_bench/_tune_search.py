@@ -29,13 +29,22 @@ def train(config: dict[str, Any]) -> dict[str, float]:
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
     """The validation loss of every trial that ended well."""
+    from studies._cluster import start_ray, stop_ray
+
+    start_ray(None, workspace)
+    try:
+        return _tune(task, workspace)
+    finally:
+        stop_ray()
+
+
+def _tune(task: dict[str, Any], workspace: Path) -> list[float]:
     import ray
     from ray import tune
 
     from hylorada._cores import available_cores
-    from studies._cluster import share, start_ray, stop_ray
+    from studies._cluster import share
 
-    start_ray(None, workspace)
     cpus, gpus = ray.cluster_resources()["CPU"], int(task["setting"]["device"] == "cuda")
     asked = {"cpu": share(cpus, task["processes"]), "gpu": share(gpus, task["processes"])}
     fixed = {k: task[k] for k in ("setting", "blocks", "steps")}
@@ -48,7 +57,6 @@ def search(task: dict[str, Any], workspace: Path) -> list[float]:
     )
     results = tuner.fit()
     ended = [results[i] for i in range(len(results)) if results[i].error is None]
-    stop_ray()
     return [r.metrics["nll"] for r in ended if r.metrics]
 
 

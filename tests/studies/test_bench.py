@@ -4,6 +4,7 @@ import io
 import json
 import re
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from rich.console import Console
-from study_runs import run_cli
+from study_runs import Command, run_cli, wait_until
 
 from hylorada import load_base
 from hylorada._config import LandmarkDesign
@@ -200,6 +201,19 @@ def test_report_and_search_are_timed_whole(toy_model: str, tmp_path: Path) -> No
     assert (search["trials"], search["steps"]) == (2, 2)
     assert search["ratio"] == pytest.approx(search["processes"]["seconds"] / search["host"]["seconds"])
     assert "trials/h" in done.out
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("search", ["processes", "host"])
+def test_bench_stopped_in_a_search_leaves_no_process(toy_model: str, search: str) -> None:
+    process = Command("bench", f"--model={toy_model}", *_TINY, "--rows=plain", "--search", "--trials=2")
+    assert process.stderr is not None
+    while not (line := process.stderr.readline()).endswith(f"{search}\n"):
+        assert line, "it ended before its search"
+    time.sleep(6)  # Ray starts, or has started
+    process.terminate()
+    assert process.wait(30) == 130
+    wait_until(lambda: not process.pids(), 20)
 
 
 def test_bad_options_are_told_all_at_once(refused: Callable[..., str]) -> None:
