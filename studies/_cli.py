@@ -120,7 +120,8 @@ def _run_study(study: Any, options: Options, args: argparse.Namespace, console: 
     try:
         results = run_study(study, options, console)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
-        print(f"interrupted; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
+        print(f"interrupted; {saved}. To go on: {_resume_command()}", file=sys.stderr)
         return 130
     except InputError:
         raise
@@ -318,10 +319,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
     if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
         raise InputError(f"json {args.json!r}: its folder does not exist")
-    try:
-        bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
-    except KeyboardInterrupt:
-        return 130
+    bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
     if args.json == "-":
         print(json.dumps(bench.to_dict()))
         return 0

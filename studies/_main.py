@@ -3,7 +3,7 @@
 import sys
 
 from ._arguments import parse
-from ._signals import interrupt, on_end
+from ._signals import ignore_ends, interrupt, on_end
 
 
 def main() -> int:
@@ -19,9 +19,20 @@ def main() -> int:
 
         return run(args)
     except KeyboardInterrupt:
-        print("interrupted; nothing has been started", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
 
 
+def command() -> int:
+    """The console script: once there is an exit code, what asks to end changes it no more.
+
+    Returns:
+        The exit code.
+    """
+    code = main()
+    ignore_ends()
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +19,10 @@ def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
     """Call ``action`` with each signal that asks to end; those that the user has had ignored, as nohup does, stay so.
 
     Returns:
-        The handlers before, for :func:`restore`.
+        The handlers before, for :func:`restore`; none off the main thread, where Python sets none.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
 
     def handle(number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -42,6 +45,14 @@ def interrupt(_: int) -> None:
         KeyboardInterrupt: always.
     """
     raise KeyboardInterrupt
+
+
+def ignore_ends() -> None:
+    """At the very end, while Python takes down what it has loaded; not where Ray's own end may still hang."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _leave_terminal() -> None:

@@ -3,16 +3,21 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from studies import _cluster, learnable_bucketing
+from studies import _cli, _cluster, learnable_bucketing
 from studies._devices import Devices
 from studies._environment import short_folder
+from studies._main import main
 from studies._options import Options
 from studies._run import _is_evident
 from studies._signals import interrupt, on_end, restore
@@ -46,6 +51,44 @@ def test_ray_starts_early_only_for_what_is_surely_there(asked: dict[str, str], e
     (tmp_path / "text.txt").write_text("text")
     values = {k: v.format(here=tmp_path) for k, v in asked.items()}
     assert _is_evident(Study.from_dict({**learnable_bucketing.STUDY, **values})) == evident
+
+
+@pytest.mark.parametrize(("running", "code"), [(False, 5), (True, -signal.SIGTERM)])
+def test_exit_code_stays_what_it_is_unless_ray_still_runs(running: bool, code: int) -> None:
+    program = f"""
+        import os, signal, sys, types
+        import studies._main
+
+        studies._main.main = lambda: 5
+        sys.modules["ray"] = types.SimpleNamespace(is_initialized=lambda: {running})
+        code = studies._main.command()
+        os.kill(os.getpid(), signal.SIGTERM)
+        sys.exit(code)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_interrupted_command_says_no_more_than_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: object) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(_cli, "run", run)
+    monkeypatch.setattr(sys, "argv", ["hylorada", "list"])
+    before = on_end(interrupt)
+    try:
+        assert main() == 130
+    finally:
+        restore(before)
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_other_threads_handle_no_signals() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(on_end, interrupt).result() == {}
 
 
 @pytest.mark.parametrize(("address", "ended"), [(None, [True]), ("10.0.0.1:6379", [])])
