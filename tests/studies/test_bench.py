@@ -212,7 +212,8 @@ def test_bench_stopped_in_a_search_leaves_no_process(toy_model: str, search: str
         assert line, "it ended before its search"
     time.sleep(6)  # Ray starts, or has started
     process.terminate()
-    assert process.wait(30) == 130
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
     wait_until(lambda: not process.pids(), 20)
 
 
