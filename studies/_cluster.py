@@ -67,7 +67,7 @@ class Cluster:
         blocks: Any = None,
         gate: Gate | None = None,
     ) -> None:
-        self._folder, self._gate = workspace, gate
+        self._address, self._folder, self._gate = address, workspace, gate
         if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
             start_ray(address, workspace)
         self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
@@ -164,7 +164,7 @@ class Cluster:
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
-        stop_ray()
+        stop_ray(self._address)
 
 
 def _gpu_id() -> str:
@@ -203,9 +203,11 @@ def _own_start() -> Iterator[None]:
         internals.set_sigterm_handler = theirs
 
 
-def stop_ray() -> None:
-    """End the private Ray, or leave the cluster; without effect where there is none."""
-    ray.shutdown()
+def stop_ray(address: str | None = None) -> None:
+    """End the private Ray, or leave the cluster at ``address``; without effect where there is none."""
+    # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
+    with uninterrupted() if address is None else nullcontext():
+        ray.shutdown()
 
 
 def admit(gate: Gate, wait: float) -> None:

@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._signals import uninterrupted
 from ._study import Study
 
 if TYPE_CHECKING:
@@ -35,9 +33,6 @@ class Devices:
     def start(self) -> None:
         """Start it now: its first host imports what it needs while this process goes on."""
         if self._cluster is None:
-            from . import _cluster  # noqa: F401  # imports Ray; broken off, it leaves nothing to end
-
-            self._joined = True
             self._cluster = self._make()
 
     def wait(self) -> None:
@@ -61,11 +56,9 @@ class Devices:
         if self._joined:
             from ._cluster import stop_ray
 
-            # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
-            with uninterrupted() if self._options.address is None else nullcontext():
-                stop_ray()
-                self._cluster, self._joined = None, False
-                self.__dict__.pop("cluster", None)
+            stop_ray(self._options.address)
+            self._cluster, self._joined = None, False
+            self.__dict__.pop("cluster", None)
 
     @cached_property
     def _gate(self) -> "Gate":
@@ -87,6 +80,7 @@ class Devices:
         from ._cluster import Cluster
 
         options, study = self._options, self._study
+        self._joined = True  # Ray is imported: from here on there is something to end
         return Cluster(
             workspace=self._workspace,
             address=options.address,

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
-from studies import _cli, _cluster, learnable_bucketing
+from studies import _cli, learnable_bucketing
 from studies._devices import Devices
 from studies._environment import short_folder
 from studies._main import main
@@ -101,7 +102,7 @@ def test_only_a_private_ray_is_ended_whatever_comes(
         signal.raise_signal(signal.SIGTERM)
         done.append(True)
 
-    monkeypatch.setattr(_cluster, "stop_ray", stop)
+    monkeypatch.setattr(ray, "shutdown", stop)
     options: dict[str, Any] = {"storage": tmp_path, "address": address}
     devices = Devices(Study.from_dict(learnable_bucketing.STUDY), Options(**options), tmp_path)
     devices._joined = True
