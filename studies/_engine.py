@@ -40,7 +40,7 @@ from ._job import CHECKPOINT, Job, Report
 BLOCK_NLL = "test_block_nll.npy"
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
-_WRITERS = 8  # threads that save seats
+_BESIDE = 8  # threads that make and save seats
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Engine:
         self.on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
-        self._writers = ThreadPoolExecutor(_WRITERS, initializer=own_threads, initargs=(1,))  # see Lanes
+        self._beside = ThreadPoolExecutor(_BESIDE, initializer=own_threads, initargs=(1,))  # see Lanes
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out one job of each arm; see :func:`hylorada.probe`.
@@ -97,6 +97,9 @@ class Engine:
 
         A checkpoint that can't be read costs its steps, not the trial: training is repeated, with the same result.
         """
+        return self._beside.submit(self._occupant, job).result()
+
+    def _occupant(self, job: Job) -> Occupant:
         occupant = Occupant(job, self._seat(job))
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
@@ -214,7 +217,7 @@ class Engine:
                 return error
 
         # at once, for each waits for its disk
-        return dict(zip(due, self._writers.map(save, due, evaluations), strict=True))
+        return dict(zip(due, self._beside.map(save, due, evaluations), strict=True))
 
     def _save(self, occupant: Occupant, evaluation: Evaluation, test: Evaluation | None) -> Report:
         seat, job = occupant.seat, occupant.job

@@ -50,7 +50,7 @@ class Host:
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
         self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
-        self._builder = ThreadPoolExecutor(1)
+        self._builder = ThreadPoolExecutor(1)  # makes seats while the others go on
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
         self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
@@ -73,8 +73,9 @@ class Host:
             The report that the checkpoint holds, if the driver has seen less than it.
         """
         name = job["name"]
-        await self._between_passes(lambda: self._release(name, Superseded(name)))
-        occupant = await self._build(Job.from_dict(job))
+        if name in self._tokens:  # its checkpoint is not to change while it is read
+            await self._between_passes(lambda: self._release(name, Superseded(name)))
+        occupant = await self._compute(self._engine.build, Job.from_dict(job), thread=self._builder)
 
         def take() -> Report | None:
             self._release(name, Superseded(name))
@@ -87,10 +88,6 @@ class Host:
             return stored
 
         return await self._between_passes(take)
-
-    async def _build(self, job: Job) -> Any:
-        """A trial's seat; on a GPU, where it is many small tensors, it is made while the others go on."""
-        return await self._compute(self._engine.build, job, thread=self._builder if self._engine.on_gpu else None)
 
     async def detach(self, name: str, token: str) -> None:
         """Leave the seat; without effect for an incarnation that has been superseded."""

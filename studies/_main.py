@@ -1,5 +1,6 @@
 """The console script: help needs none of the imports, which take seconds; a signal during them leaves no traceback."""
 
+import gc
 import sys
 
 from ._arguments import parse
@@ -31,6 +32,7 @@ def command() -> int:
     """
     code = main()
     ignore_ends()
+    gc.freeze()  # else Python looks for garbage among all that it has loaded before it ends: two seconds after a study
     return code
 
 

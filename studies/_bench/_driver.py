@@ -1,5 +1,6 @@
 """What both drivers of a timed search do around it: read the task, work in a folder of their own, write the result."""
 
+import gc
 import json
 import shutil
 import sys
@@ -22,3 +23,4 @@ def serve(search: Callable[[dict[str, Any], Path], list[float]]) -> None:
         Path(task["result"]).write_text(json.dumps(search(task, place)))
     finally:
         shutil.rmtree(place, ignore_errors=True)
+    gc.freeze()  # as `hylorada` does at its end

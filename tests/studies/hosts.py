@@ -34,8 +34,6 @@ class Failing:
         blocks: unused.
     """
 
-    on_gpu = False
-
     def __init__(self, kind: str, folder: str, device: str, blocks: object) -> None:
         self._kind, self._folder = kind, Path(folder)
         self._steps: dict[str, int] = {}

@@ -35,8 +35,6 @@ class Waiting:
         blocks: unused.
     """
 
-    on_gpu = False
-
     def __init__(self, step_s: float, device: str, blocks: object) -> None:
         self._step_s = step_s
         self._steps: dict[str, int] = {}
