@@ -126,6 +126,15 @@ class Adapter(nn.Module):
             self.dropout_stream = stream(self.seed, "dropout", device=device)
         return self
 
+    def set_dropout_stream(self, state: Tensor) -> None:
+        """Go on from a state of the stream; one of another kind of device can't be taken over, and is left.
+
+        Args:
+            state: as the stream's ``get_state()`` gave it; 16 bytes on a GPU, 5,056 on a CPU.
+        """
+        if state.shape == self.dropout_stream.get_state().shape:
+            self.dropout_stream.set_state(state.cpu())
+
     def lora_at(self, path: str) -> LoRA | None:
         """The update of the base's module at ``path``; None if this adapter leaves it alone."""
         if path not in self.targets:

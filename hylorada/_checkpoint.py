@@ -59,9 +59,10 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
     metadata, tensors = _read(path)
     _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
     vectors = {f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")}
-    vectors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
+    stream = tensors.get("dropout_stream", seat.adapter.dropout_stream.get_state())
+    vectors["dropout_stream"] = torch.empty(stream.shape, dtype=torch.uint8)  # its size depends on the kind of device
     _compare(path, "tensors", {n: _shape(t) for n, t in tensors.items()}, {n: _shape(t) for n, t in vectors.items()})
-    seat.adapter.dropout_stream.set_state(tensors.pop("dropout_stream"))
+    seat.adapter.set_dropout_stream(tensors.pop("dropout_stream"))
     with torch.no_grad():
         for name, value in tensors.items():
             vectors[name].copy_(value)

@@ -39,9 +39,6 @@ class Head:
         return cls(weight, bias, count)
 
 
-_Loss = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
-
-
 def _nll(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
     """NLL of each row [n], in fp32 or better."""
     return -_log_softmax(logits, vocabulary).gather(1, targets[:, None]).squeeze(1), None

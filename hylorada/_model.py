@@ -105,8 +105,8 @@ class HyLoRADAModel(nn.Module):
         return self.adapter.dropout_stream.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on from there."""
-        self.adapter.dropout_stream.set_state(state.cpu())
+        """Go on from there; see :meth:`Adapter.set_dropout_stream`."""
+        self.adapter.set_dropout_stream(state)
 
     def forward(
         self,

@@ -1,6 +1,7 @@
 """The arguments of the command line, and the help that teaches them."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -72,7 +73,11 @@ def _add_named(commands: Any, name: str, text: str) -> None:
 def _folder(text: str) -> Path:
     if not text:  # would be the current one
         raise argparse.ArgumentTypeError("must name a folder, got ''")
-    return Path(text)
+    return _path(text)
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # the shell leaves --storage=~/runs alone
 
 
 def _add_storage(parser: Any) -> None:
@@ -84,7 +89,7 @@ def _add_study_options(parser: Any) -> None:
     parser.add_argument(
         "study", nargs="?", help="definition (see `hylorada list`) or the name of one that has been run"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the fields to change")
+    parser.add_argument("--config", type=_path, metavar="FILE", help="YAML file with the fields to change")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one field; may be repeated")
     parser.add_argument("--name", help="of this study: folder and MLflow experiment; default: the definition's")
     parser.add_argument("--model", help="base: tiny, smollm2-135m, a hub id or a folder")

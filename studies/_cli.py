@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
+import socket
 import sys
 import traceback
 from collections import Counter
@@ -106,7 +108,7 @@ def _extend(args: argparse.Namespace, console: Console) -> int:
 
 def _options(args: argparse.Namespace) -> Options:
     return Options(
-        storage=Path(os.path.expanduser(args.storage)).absolute(),
+        storage=args.storage.absolute(),
         tracking_uri=args.tracking_uri,
         address=args.address,
         seats=args.seats,
@@ -243,7 +245,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from ._records import OPEN, planned_trials
+    from ._records import OPEN, counting, planned_trials
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
@@ -261,7 +263,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     out.print(trial_table(records, study))
     planned = sum(planned_trials(study, records, arm) for arm in study.arms)
     for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
-        ended = sum(r.stage == stage and r.state != "running" for r in records.values())
+        ended = sum(r.state != "running" for r in counting(records, stage))
         print(f"{stage}: {ended} of {wanted} ended")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
@@ -286,7 +288,8 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     for note in notes:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
-        print(json.dumps(values))
+        finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in values.items()}
+        print(json.dumps(finite, allow_nan=False))  # JSON has no NaN, which a tenth without tokens gives
     else:
         what = f"{request.model} with {request.adapter}" if request.adapter else request.model
         print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
@@ -335,6 +338,12 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
     uri = args.tracking_uri or default_uri(args.storage)
     if not args.tracking_uri and not (args.storage / "mlflow.db").exists():
         raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
+    with socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow's server does
+        try:
+            taken.bind((args.host, args.port))
+        except (OSError, OverflowError) as error:  # MLflow would say so, and end as if all were well
+            raise InputError(f"can't serve on {args.host}:{args.port}: {error}; choose another --port") from error
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", args.host]
     # without the last part it opens on traces of agents
     page = f"http://{args.host}:{args.port}/#/experiments?workflowType=machine_learning"

@@ -53,10 +53,6 @@ class Occupant:
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
-    @property
-    def next_report(self) -> int:
-        return next(s for s in self.job.report_steps if s > self.seat.step)
-
 
 class Engine:
     """Trains whatever trials are attached, all in one pass; all its work is done by one thread and its lanes.

@@ -35,6 +35,7 @@ _QUIET = {
 
 
 _WORKSPACE = "hylo-"
+_LOCK = "hylorada.lock"  # what has none and isn't Ray's own is not ours to remove, whatever its name
 _AGENTS_S = 120  # Ray's agents may outlive it by a minute, and write again in the folder that it has removed
 _held: list[FileLock] = []
 
@@ -66,13 +67,19 @@ def short_folder() -> Path:
         with suppress(OSError, Timeout):
             if left.stat().st_uid != os.getuid():
                 continue
-            if (left / "lock").exists():
-                with FileLock(left / "lock", timeout=0):
+            if (left / _LOCK).is_file():
+                with FileLock(left / _LOCK, timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
-            elif time.time() - left.stat().st_mtime > _AGENTS_S:
+            elif _of_agents(left) and time.time() - left.stat().st_mtime > _AGENTS_S:
                 shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_WORKSPACE, dir=root))
-    lock = FileLock(folder / "lock")
+    lock = FileLock(folder / _LOCK)
     lock.acquire()
     _held.append(lock)  # until this process ends, however it ends
     return folder
+
+
+def _of_agents(folder: Path) -> bool:
+    """Whether a folder holds what Ray's agents write, and nothing else."""
+    names = os.listdir(folder)
+    return bool(names) and all(name.startswith("session_") for name in names)

@@ -86,6 +86,15 @@ def planned_trials(study: Study, records: Mapping[str, Record], arm: str) -> int
     return min(planned, len(searched) + points - len(tried))
 
 
+def counting(records: Mapping[str, Record], stage: str) -> list[Record]:
+    """A stage's records; of the confirm stage those of present winners, for later trials may have overtaken others."""
+    found = [r for r in records.values() if r.stage == stage]
+    if stage == "search":
+        return found
+    best = {r.arm: best_record(records, r.arm) for r in found}
+    return [r for r in found if (b := best[r.arm]) is not None and r.winner == b.name]
+
+
 def best_record(records: Mapping[str, Record], arm: str) -> Record | None:
     """The arm's complete trial of lowest finite validation NLL."""
     done = [r for r in records_of(records, "search", arm) if r.state == "complete" and is_finite(r.nll)]

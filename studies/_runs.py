@@ -59,6 +59,9 @@ class _Child:
         return self.state == state and self.status == _STATUS.get(state)
 
 
+_TRIAL = "hylorada.trial"  # its name: people rename runs in MLflow's page
+
+
 class StudyRuns:
     """Parent and children of one study.
 
@@ -78,7 +81,7 @@ class StudyRuns:
         """See which children there are; a second run of one name, from a call whose answer was lost, is deleted."""
         found: dict[str, _Child] = {}
         for run in search(self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"):
-            name, child = run.data.tags[MLFLOW_RUN_NAME], _child(run)
+            name, child = run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], _child(run)
             other = found.setdefault(name, child)
             if other is not child:
                 found[name], bare = (child, other) if child.described else (other, child)
@@ -130,6 +133,7 @@ class StudyRuns:
         tags = {
             MLFLOW_PARENT_RUN_ID: self.parent,
             MLFLOW_RUN_NAME: record.name,
+            _TRIAL: record.name,
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
         }

@@ -175,6 +175,15 @@ class Space:
         inside = {n: p.values for n, p in self.parameters.items() if n in defaults and p.values.contains(defaults[n])}
         return {name: values.label(_plain(defaults[name])) for name, values in inside.items()}
 
+    def first(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole point: the defaults, and where one is outside, a value of the space."""
+        drawn: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.when is None or _holds(parameter.when, drawn):
+                inside = name in defaults and parameter.values.contains(defaults[name])
+                drawn[name] = _plain(defaults[name]) if inside else parameter.values.examples()[0]
+        return drawn
+
     def decoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Values for a configuration, of those that Optuna has stored."""
         return {n: self.parameters[n].values.decoded(v) if n in self.parameters else v for n, v in params.items()}

@@ -112,7 +112,7 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
         campaign = Campaign(ledger)
         if campaign.searches:
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
-            devices.cluster.probe([_first_job(study, arm) for arm in study.arms])
+            devices.cluster.probe([job for arm in study.arms for job in _first_jobs(study, arm)])
             panel.begin("search", sum(map(store.planned, study.arms)))
         while count := campaign.remaining():
             devices.cluster.run(campaign, check)
@@ -131,18 +131,22 @@ def results_so_far(store: Store) -> Results | None:
     return read_results(path) if path.exists() else None
 
 
-def _first_job(study: Study, arm: str) -> Job:
-    """An arm's first point, to be tried out."""
-    adapter, training = study.configs(arm, study.start(arm))
-    return Job(
-        name=f"probe {arm}",
-        adapter=adapter.to_dict(),
-        training=training.to_dict(),
-        seed=study.seed,
-        data_seed=study.seed,
-        report_steps=(),
-        folder="",
-    )
+def _first_jobs(study: Study, arm: str) -> list[Job]:
+    """An arm's first points, to be tried out."""
+    jobs = []
+    for point in study.firsts(arm):
+        adapter, training = study.configs(arm, point)
+        job = Job(
+            name=f"probe {arm}",
+            adapter=adapter.to_dict(),
+            training=training.to_dict(),
+            seed=study.seed,
+            data_seed=study.seed,
+            report_steps=(),
+            folder="",
+        )
+        jobs.append(job)
+    return jobs
 
 
 def _rungs(study: Study) -> str:

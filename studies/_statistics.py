@@ -181,9 +181,10 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
     opening = f"{subject} {_OUTCOMES[_outcome(comparisons[0])][0]}: " if subject else ""
     findings = "; ".join(_finding(c) for c in comparisons)
     limits = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
-    several = " Each interval stands alone, but what is called decided is so after Holm's correction."
+    several = " Each interval stands alone, but what is called better or worse is so after Holm's correction."
     holm = several if len(comparisons) > 1 else ""
-    return f"{opening}{findings}.{holm} The smallest effect this study could have seen is {limits}."
+    smallest = f"The smallest effect this study could have seen (power 80 %, before Holm's correction) is {limits}."
+    return f"{opening}{findings}.{holm} {smallest}"
 
 
 def _compare_pair(arm: ArmScores, reference: ArmScores, resamples: int, seed: int) -> Comparison:

@@ -24,6 +24,10 @@ _CHECKED_TOGETHER = (
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
 )
+_STRUCTURE = (
+    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
+    *("use_dora", "position_bias", "target_modules"),
+)
 _MOST_REPORTS = 100_000
 _LONGEST_ARM = 200  # bytes
 
@@ -107,8 +111,20 @@ class Study:
 
     def start(self, arm: str) -> dict[str, Any]:
         """The shared defaults as the arm's first point, as Optuna takes it."""
+        return dict(self.arms[arm].space.start(self._fields(arm)))
+
+    def firsts(self, arm: str) -> list[dict[str, Any]]:
+        """The same as whole points within the arm's space, one for every structure of adapter that it can propose."""
+        space, points = self.arms[arm].space, []
+        for values in space.combinations(_STRUCTURE):
+            point = space.first({**self._fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}})
+            if point not in points:
+                points.append(point)
+        return points
+
+    def _fields(self, arm: str) -> dict[str, Any]:
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
-        return dict(self.arms[arm].space.start({**fields, **self.defaults, **self.arms[arm].config}))
+        return {**fields, **self.defaults, **self.arms[arm].config}
 
     @property
     def max_steps(self) -> int:

@@ -168,6 +168,18 @@ def test_checkpoint_of_another_configuration_changes_nothing(lab: Lab, saved: Pa
     assert lab.train(seat, 3) == lab.train(untouched, 3)
 
 
+def test_seat_of_another_kind_of_device_goes_on_but_for_its_dropout_stream(lab: Lab, saved: Path) -> None:
+    """A GPU's stream has 16 bytes; ``export`` loads what a GPU has trained on the CPU."""
+    _rewrite(saved, lambda tensors: tensors.update(dropout_stream=torch.zeros(16, dtype=torch.uint8)))
+    seat, trained = lab.seat(), lab.seat()
+    lab.train(trained, 2)
+    load_seat(seat, saved)
+    assert seat.step == 2
+    for ours, theirs in zip(seat.groups, trained.groups, strict=True):
+        assert torch.equal(ours.values, theirs.values)
+    assert torch.equal(seat.adapter.dropout_stream.get_state(), lab.seat().adapter.dropout_stream.get_state())
+
+
 def test_other_format_is_refused(lab: Lab, saved: Path) -> None:
     _rewrite(saved, lambda _: None, format="hylorada-seat-0")
     with pytest.raises(InputError, match="format 'hylorada-seat-0', expected 'hylorada-seat-4'"):

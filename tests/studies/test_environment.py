@@ -27,7 +27,8 @@ from studies._study import Study
 
 def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
     old, young = (Path(tempfile.mkdtemp(prefix="hylo-", dir="/tmp")) for _ in range(2))
-    (old / "session").mkdir()
+    for folder in (old, young):
+        (folder / "session_2026-01-01_00-00-00_000000_1").mkdir()
     os.utime(old, (time.time() - 1000,) * 2)
     live = short_folder()
     assert (old.exists(), young.exists()) == (False, True)
@@ -35,6 +36,17 @@ def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
     assert live.exists()
     for folder in (young, live, other):
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("names", [[], ["mlflow.db", "studies"], ["session_1", "mine.txt"], ["lock", "data.txt"]])
+def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="hylo-", dir="/tmp"))
+    for name in names:
+        (folder / name).touch()
+    os.utime(folder, (time.time() - 1000,) * 2)
+    shutil.rmtree(short_folder())
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

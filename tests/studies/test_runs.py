@@ -33,6 +33,7 @@ def test_children_are_nested_and_described(store: Mlflow) -> None:
     }
     tags = {k: v for k, v in run.data.tags.items() if k.startswith(("hylorada", "applied"))}
     assert tags == {
+        "hylorada.trial": "learnable-0000",
         "hylorada.arm": "learnable",
         "hylorada.stage": "search",
         "hylorada.searched": "learning_rate,num_buckets",
@@ -193,6 +194,24 @@ def test_second_run_of_a_name_is_deleted(store: Mlflow) -> None:
     record.reports.append(make_report(4))
     runs.bring(record)
     store.check_whole(runs, [record])
+
+
+def test_renamed_runs_stay_those_of_their_trials(store: Mlflow) -> None:
+    """Two by one name are no run made twice."""
+    records = [make_record(name=f"learnable-000{n}", reports=[make_report(2)]) for n in range(2)]
+    runs = store.runs("renamed")
+    for record in records:
+        runs.bring(record)
+    before = {run.info.run_id for run in store.children(runs).values()}
+    for run in store.children(runs).values():
+        store.client.set_tag(run.info.run_id, "mlflow.runName", "good one")
+    runs.read()
+    for record in records:
+        record.reports.append(make_report(4))
+        runs.bring(record)
+    found = store.client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{runs.parent}'")
+    assert {run.info.run_id for run in found} == before
+    assert [run.data.metrics["eval/nll"] for run in found] == [records[0].nll] * 2
 
 
 def test_reports_of_earlier_versions_have_the_time_of_their_run(store: Mlflow) -> None:

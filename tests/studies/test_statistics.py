@@ -178,9 +178,9 @@ def test_verdict_answers_the_question_in_two_sentences() -> None:
         "Learning the boundaries did not help: learnable did not beat fixed, "
         "+0.08 % PPL [\N{MINUS SIGN}0.02, +0.18] (95 %, 3 paired seeds, Holm p = 0.21, effect: none); "
         "learnable was worse than baseline, +0.22 % PPL [+0.10, +0.30] (95 %, 3 paired seeds, Holm p = 0.0004, "
-        "effect: worse). Each interval stands alone, but what is called decided is so after Holm's correction. "
-        "The smallest effect this study could have seen is 0.12 % for learnable vs fixed, "
-        "0.12 % for learnable vs baseline."
+        "effect: worse). Each interval stands alone, but what is called better or worse is so after Holm's correction. "
+        "The smallest effect this study could have seen (power 80 %, before Holm's correction) is "
+        "0.12 % for learnable vs fixed, 0.12 % for learnable vs baseline."
     )
 
 

@@ -115,6 +115,30 @@ def test_start_is_inside_every_arm_and_counts_its_config() -> None:
         study.configs(arm, study.start(arm))
 
 
+def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
+    assignments = [
+        "arms.fixed.space.num_buckets.choice=[4, 8]",
+        "arms.learnable.space.num_buckets.choice=[4, 8]",
+        "arms.fixed.space.landmark_design={choice: [global, per_layer, attention]}",
+        "arms.fixed.space.use_dora={choice: [false, true]}",
+    ]
+    values, problems = override({**STUDY, "block_size": 16}, assignments)
+    assert not problems
+    study = Study.from_dict(values)
+    configs = {arm: [study.configs(arm, point)[0] for point in study.firsts(arm)] for arm in study.arms}
+    assert [c.num_buckets for c in configs["learnable"]] == [4]
+    designs = [(c.landmark_design, c.use_dora) for c in configs["fixed"]]
+    assert sorted(designs) == [(d, b) for d in ("attention", "global", "per_layer") for b in (False, True)]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_first_of_the_shipped_study_is_its_start(arm: str) -> None:
+    study = _study()
+    (point,) = study.firsts(arm)
+    assert point.items() >= study.start(arm).items()
+    assert point.keys() <= study.arms[arm].space.parameters.keys()
+
+
 def test_from_dict_tells_every_problem_at_once() -> None:
     values = copy.deepcopy(STUDY) | {"trials": 0, "seeds": "3", "trails": 4, "dtype": "float16"}
     values["defaults"] |= {"r": 0.5}
