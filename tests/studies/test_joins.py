@@ -52,10 +52,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> _host.Host:
     return _host.Host({"engine": f"{__name__}:Gated"}, b"")
 
 
-def _engine(host: _host.Host) -> Any:
-    return host._engine
-
-
 def _job(name: str) -> dict[str, Any]:
     return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=(3,), folder="").to_dict()
 
@@ -64,14 +60,19 @@ async def _wait(semaphore: threading.Semaphore) -> None:
     assert await asyncio.to_thread(semaphore.acquire, timeout=20)
 
 
+async def _first_pass(host: _host.Host) -> tuple[Any, asyncio.Task[Report]]:
+    """The engine in its first pass, of the trial ``a``; and what the trial waits for."""
+    engine: Any = host._engine
+    await host.attach(_job("a"), "1", 0)
+    first = asyncio.create_task(host.advance("a", "1"))
+    await _wait(engine.under_way)
+    engine.built.clear()
+    return engine, first
+
+
 def test_seat_is_built_beside_a_pass_and_taken_at_its_end(host: _host.Host) -> None:
     async def run() -> None:
-        engine = _engine(host)
-        await host.attach(_job("a"), "1", 0)
-        first = asyncio.create_task(host.advance("a", "1"))
-        await _wait(engine.under_way)
-        engine.built.clear()
-
+        engine, first = await _first_pass(host)
         second = asyncio.create_task(host.attach(_job("b"), "2", 0))
         assert await asyncio.to_thread(engine.built.wait, 20)  # the pass is still under way
         engine.through.release()
@@ -92,12 +93,7 @@ def test_second_process_of_a_trial_takes_its_seat_over(host: _host.Host) -> None
     """The first leaves before the second reads the checkpoint, so that nothing is written to it any more."""
 
     async def run() -> None:
-        engine = _engine(host)
-        await host.attach(_job("a"), "1", 0)
-        first = asyncio.create_task(host.advance("a", "1"))
-        await _wait(engine.under_way)
-        engine.built.clear()
-
+        engine, first = await _first_pass(host)
         second = asyncio.create_task(host.attach(_job("a"), "2", 0))
         assert not await asyncio.to_thread(engine.built.wait, 0.3)  # not while the first may still report
         engine.through.release()
