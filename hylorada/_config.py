@@ -120,9 +120,9 @@ class HyLoRADAConfig(_Config):
             the first ``boundary_warmup`` share of the steps (the curriculum).
         boundary_warmup: that share; only with ``boundary_init="fixed"``.
         boundary_diversity: weight w of the regularizer -w * std(boundaries).
-        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included); this and
-            the rate, the hold, the other regularizer and the clamp to the block act in the step of a :class:`Seat`, as in
-            studies: in a loop of your own boundaries are trained as any other parameter.
+        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included). It,
+            the rate, the hold, the other regularizer and the clamp to the block act in the step of a :class:`Seat`, as
+            in studies: in a loop of your own boundaries are trained as any other parameter.
 
     Example:
         >>> HyLoRADAConfig(landmark_bucketing="learnable", temperature=0.01).num_buckets
