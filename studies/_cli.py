@@ -303,7 +303,7 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
 def _export(args: argparse.Namespace, _console: Console) -> int:
     from ._export import export_winner
 
-    found = export_winner(_open_finished(args), args.output.expanduser(), arm=args.arm, seed=args.seed)
+    found = export_winner(_open_finished(args), args.output, arm=args.arm, seed=args.seed)
     if args.json:
         print(json.dumps({**found, "output": str(args.output)}, indent=1))
     else:

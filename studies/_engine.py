@@ -70,7 +70,7 @@ class Engine:
         self._lanes = Lanes(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
         self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
         self.blocks = blocks
-        self.on_gpu = self.base.device.type == "cuda"
+        self._on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
         self._beside = ThreadPoolExecutor(_BESIDE, initializer=own_threads, initargs=(1,))  # see Lanes
@@ -137,7 +137,7 @@ class Engine:
         started = self._lanes.start_step({n: o.seat for n, o in seated.items()}, self._train_ids)
         due = {n: o for n, o in seated.items() if o.seat.step in o.job.report_steps}
         earlier, self._unread = self._unread, [(started, seated)]
-        if due or not self.on_gpu:
+        if due or not self._on_gpu:
             earlier, self._unread = [*earlier, *self._unread], []
         results: dict[str, Report | Exception | None] = dict.fromkeys(names)
         for step in earlier:

@@ -91,8 +91,13 @@ def counting(records: Mapping[str, Record], stage: str) -> list[Record]:
     found = [r for r in records.values() if r.stage == stage]
     if stage == "search":
         return found
-    best = {r.arm: best_record(records, r.arm) for r in found}
-    return [r for r in found if (b := best[r.arm]) is not None and r.winner == b.name]
+    best = {arm: best_record(records, arm) for arm in {r.arm for r in found}}
+    return [r for r in found if confirms(r, best[r.arm])]
+
+
+def confirms(run: Record, winner: Record | None) -> bool:
+    """Whether a confirm run is of this winner (or of an unknown one)."""
+    return winner is None or run.winner == winner.name
 
 
 def best_record(records: Mapping[str, Record], arm: str) -> Record | None:

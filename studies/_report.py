@@ -12,7 +12,7 @@ from rich.table import Table
 
 from . import _plots
 from ._files import write_atomically
-from ._records import Record, records_of
+from ._records import Record, confirms, records_of
 from ._results import Results
 from ._sheets import (
     WORDS,
@@ -21,7 +21,6 @@ from ._sheets import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
-    confirms,
     rich_table,
     searched_sheet,
     trials_sheet,

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._plots import last, value_text
-from ._records import Record, best_record, records_of
+from ._records import Record, best_record, confirms, records_of
 from ._results import ArmResult, Results
 from ._statistics import Comparison
 from ._study import Study
@@ -133,11 +133,6 @@ def confirm_sheet(records: Mapping[str, Record], study: Study, best: Mapping[str
     faint = frozenset(i for i, r in enumerate(runs) if not confirms(r, best.get(r.arm)))
     caption = "Grey: runs of an earlier best trial; they don't count." if faint else ""
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
-
-
-def confirms(run: Record, winner: Record | None) -> bool:
-    """Whether a confirm run is of this winner (or of an unknown one)."""
-    return winner is None or run.winner == winner.name
 
 
 def _trial_cells(r: Record) -> tuple[str, ...]:

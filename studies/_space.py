@@ -151,12 +151,15 @@ class Space:
         fields = [name for name in self.parameters if name in wanted]
         products = itertools.product(*map(self._telling, fields))
         for values in itertools.islice(products, _MOST_COMBINATIONS):
-            chosen = dict(zip(fields, values, strict=True))
-            drawn: dict[str, Value] = {}
-            for name, parameter in self.parameters.items():
-                if parameter.when is None or _holds(parameter.when, drawn):
-                    drawn[name] = chosen.get(name, parameter.values.examples()[0])
-            yield drawn
+            yield self._whole(dict(zip(fields, values, strict=True)))
+
+    def _whole(self, chosen: Mapping[str, Value]) -> dict[str, Value]:
+        """A point with these values, and of each other active parameter the first example."""
+        drawn: dict[str, Value] = {}
+        for name, parameter in self.parameters.items():
+            if parameter.when is None or _holds(parameter.when, drawn):
+                drawn[name] = chosen.get(name, parameter.values.examples()[0])
+        return drawn
 
     def _telling(self, name: str) -> list[Value]:
         """The ends of numbers, all other values, and those that a condition asks for."""
@@ -172,17 +175,15 @@ class Space:
         Returns:
             What Optuna takes: a list is its label, see :meth:`decoded`.
         """
-        inside = {n: p.values for n, p in self.parameters.items() if n in defaults and p.values.contains(defaults[n])}
-        return {name: values.label(_plain(defaults[name])) for name, values in inside.items()}
+        return {name: self.parameters[name].values.label(value) for name, value in self._inside(defaults).items()}
 
-    def first(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def first(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
         """A whole point: the defaults, and where one is outside, a value of the space."""
-        drawn: dict[str, Any] = {}
-        for name, parameter in self.parameters.items():
-            if parameter.when is None or _holds(parameter.when, drawn):
-                inside = name in defaults and parameter.values.contains(defaults[name])
-                drawn[name] = _plain(defaults[name]) if inside else parameter.values.examples()[0]
-        return drawn
+        return self._whole(self._inside(defaults))
+
+    def _inside(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
+        known = {n: p.values for n, p in self.parameters.items() if n in defaults}
+        return {name: _plain(defaults[name]) for name, values in known.items() if values.contains(defaults[name])}
 
     def decoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Values for a configuration, of those that Optuna has stored."""

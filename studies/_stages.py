@@ -112,7 +112,7 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
         campaign = Campaign(ledger)
         if campaign.searches:
             panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
-            devices.cluster.probe([job for arm in study.arms for job in _first_jobs(study, arm)])
+            devices.cluster.probe([_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)])
             panel.begin("search", sum(map(store.planned, study.arms)))
         while count := campaign.remaining():
             devices.cluster.run(campaign, check)
@@ -131,22 +131,18 @@ def results_so_far(store: Store) -> Results | None:
     return read_results(path) if path.exists() else None
 
 
-def _first_jobs(study: Study, arm: str) -> list[Job]:
-    """An arm's first points, to be tried out."""
-    jobs = []
-    for point in study.firsts(arm):
-        adapter, training = study.configs(arm, point)
-        job = Job(
-            name=f"probe {arm}",
-            adapter=adapter.to_dict(),
-            training=training.to_dict(),
-            seed=study.seed,
-            data_seed=study.seed,
-            report_steps=(),
-            folder="",
-        )
-        jobs.append(job)
-    return jobs
+def _probe_job(study: Study, arm: str, point: Mapping[str, Any]) -> Job:
+    """A point of an arm, to be tried out."""
+    adapter, training = study.configs(arm, point)
+    return Job(
+        name=f"probe {arm}",
+        adapter=adapter.to_dict(),
+        training=training.to_dict(),
+        seed=study.seed,
+        data_seed=study.seed,
+        report_steps=(),
+        folder="",
+    )
 
 
 def _rungs(study: Study) -> str:
