@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ._architectures import select_targets
 from ._attention import check_attention
 from ._buckets import boundary_penalty
-from ._config import HyLoRADAConfig, TrainingConfig
+from ._config import HyLoRADAConfig
 from ._devices import column
 from ._errors import InputError
 from ._landmarks import (
@@ -218,12 +218,12 @@ class Adapter(nn.Module):
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
-    def optimizer_groups(self, training: TrainingConfig) -> list[dict[str, Any]]:
+    def optimizer_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """AdamW's groups: matrices (with weight decay), other parameters, boundaries (own rate, no decay).
 
         Each group carries ``lr_scale``, its share of the scheduled learning rate.
         """
-        decay = {"matrices": training.weight_decay}
+        decay = {"matrices": weight_decay}
         scale = {"boundaries": self.config.boundary_lr_scale}
         return [
             {"name": name, "params": params, "weight_decay": decay.get(name, 0.0), "lr_scale": scale.get(name, 1.0)}

@@ -120,9 +120,10 @@ class HyLoRADAConfig(_Config):
             the first ``boundary_warmup`` share of the steps (the curriculum).
         boundary_warmup: that share; only with ``boundary_init="fixed"``.
         boundary_diversity: weight w of the regularizer -w * std(boundaries).
-        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included). It,
-            the rate, the hold, the other regularizer and the clamp to the block act in the step of a :class:`Seat`, as
-            in studies: in a loop of your own boundaries are trained as any other parameter.
+        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included).
+
+    The rate, the hold and the clamp of boundaries to the block are the optimizer's: that of a :class:`Seat`, or of
+    :meth:`HyLoRADAModel.create_optimizer`. With another one, boundaries are trained as any other parameter.
 
     Example:
         >>> HyLoRADAConfig(landmark_bucketing="learnable", temperature=0.01).num_buckets

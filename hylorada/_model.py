@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,17 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from ._adapter import Adapter
 from ._architectures import decoder_layers
-from ._config import HyLoRADAConfig
+from ._config import HyLoRADAConfig, TrainingConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
 from ._merge import merge_into, restore
+from ._optimizer import BoundarySteps, adamw, penalized
 from ._pack import Pack, Prepared
 from ._peft_format import load_adapter, save_adapter
 from ._pooling import History
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 
 class HyLoRADAModel(nn.Module):
@@ -59,6 +63,7 @@ class HyLoRADAModel(nn.Module):
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
         self._checkpoints = False
         self._running: Prepared | None = None
+        self._boundary_steps: BoundarySteps | None = None
         self.register_state_dict_post_hook(_leave_out_base)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_put_in_base)  # type: ignore[no-untyped-call]
 
@@ -131,7 +136,8 @@ class HyLoRADAModel(nn.Module):
             **kwargs: passed on to the base.
 
         Returns:
-            The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given.
+            The base's output: ``logits`` [b, T, V], and ``loss`` where labels were given; in training mode with the
+            regularizers of the boundaries added to it (``boundary_diversity``, ``boundary_repulsion``).
 
         Raises:
             InputError: no tokens were given, or landmarks that pool over many can't go on from this cache or mask.
@@ -148,7 +154,10 @@ class HyLoRADAModel(nn.Module):
         if attention_mask is not None:
             call["position_ids"] = self._positions(call)  # the base itself would count the pads
         with self._adapting(call), self._checkpointing() if checkpointing else nullcontext():
-            return self.base(use_cache=use_cache, **call)
+            output = self.base(use_cache=use_cache, **call)
+        if labels is None or not self.training:
+            return output
+        return penalized(output, self._adapters(), labels, kwargs.get("num_items_in_batch"))
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base's own ``generate`` with the adapter in it.
@@ -293,6 +302,38 @@ class HyLoRADAModel(nn.Module):
     def get_learned_boundaries(self) -> Tensor | None:
         """The sorted bucket boundaries [B-1] in token positions; None where they are not learnable."""
         return self.adapter.learned_boundaries()
+
+    def create_optimizer(self, training: "TrainingConfig | TrainingArguments") -> torch.optim.AdamW:
+        """AdamW that trains this adapter as studies do, for a loop of your own or ``Trainer(optimizers=...)``.
+
+        Its groups have weight decay on matrices alone, and ``boundary_lr_scale`` times the learning rate on boundaries.
+        Its ``step`` leaves boundaries where they are for the first ``boundary_warmup`` share of ``max_steps``, and
+        keeps them within the block.
+
+        Args:
+            training: of its fields ``learning_rate``, ``weight_decay``, ``adam_beta1``, ``adam_beta2``,
+                ``adam_epsilon`` and ``max_steps`` are read.
+
+        Raises:
+            InputError: ``boundary_warmup`` is set and ``max_steps`` is not, as with ``num_train_epochs``.
+            RuntimeError: the model is closed.
+
+        Example:
+            >>> from transformers import Trainer, TrainingArguments
+            >>> from hylorada import HyLoRADAConfig, load_base
+            >>> config = HyLoRADAConfig(landmark_bucketing="learnable", boundary_lr_scale=5, max_positions=64)
+            >>> model = HyLoRADAModel(load_base("tiny"), config)
+            >>> args = TrainingArguments(learning_rate=2e-3, max_steps=100, use_cpu=True)
+            >>> trainer = Trainer(model, args, optimizers=(model.create_optimizer(args), None))
+        """
+        self._refuse_if_closed()
+        if self._boundary_steps is not None:
+            self._boundary_steps.close()
+        optimizer, self._boundary_steps = adamw(self.adapter, training)
+        return optimizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_boundary_steps": None}  # a copy is stepped by no optimizer
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

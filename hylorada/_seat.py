@@ -73,7 +73,7 @@ class Seat:
         self.training = training
         self.order = order
         self.step = 0
-        groups = adapter.optimizer_groups(training)
+        groups = adapter.optimizer_groups(training.weight_decay)
         grouped = [id(p) for g in groups for p in g["params"]]
         assert sorted(grouped) == sorted(id(p) for p in adapter.parameters()), "parameters and groups differ"
         values, self.grads = adapter.flatten()

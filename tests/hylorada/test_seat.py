@@ -242,7 +242,7 @@ def test_every_parameter_is_in_one_group(make_seat: MakeSeat, monkeypatch: pytes
     without = make_seat({"landmarks": False, "position_bias": False}, {}).optimizer.param_groups
     assert [g["name"] for g in without] == ["matrices"]
     whole = Adapter.optimizer_groups
-    monkeypatch.setattr(Adapter, "optimizer_groups", lambda self, training: whole(self, training)[:-1])
+    monkeypatch.setattr(Adapter, "optimizer_groups", lambda self, decay: whole(self, decay)[:-1])
     with pytest.raises(AssertionError, match="parameters and groups differ"):
         make_seat(LEARNABLE, {})
 
