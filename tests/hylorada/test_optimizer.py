@@ -174,7 +174,8 @@ def test_copies_are_held_by_no_optimizer(make: MakeModel, token_blocks: npt.NDAr
     model, ids = make(), torch.from_numpy(token_blocks[:2].astype(np.int64))
     optimizer = model.create_optimizer(_TRAINING)
     torch.save(model, tmp_path / "model.pt")
-    for copied in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
+    copies: list[Any] = [copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)]
+    for copied in copies:
         copied(input_ids=ids, labels=ids).loss.backward()
         assert copied.adapter.boundaries.grad.any()
     assert not optimizer.state
