@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 import yaml
 
 from hylorada import BaseInfo, InputError, field_problems, nearest
+from hylorada._names import SMOLLM2, TINY
 
 from ._files import read_json, stored_study, write_atomically
 from ._job import CHECKPOINT
@@ -23,7 +24,6 @@ from ._tracking import unwritable
 RECORD = "export.json"
 _CARD = "README.md"
 _AT_LEAST = {"block_size": 2, "test_blocks": 1}
-_BUILT_IN = ("tiny", "smollm2-135m")  # loaded by name, from no hub
 
 
 class _Recorded(TypedDict, total=False):
@@ -295,7 +295,7 @@ def _loading(winner: _Winner, output: Path) -> str:
         "",
         f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), {folder!r}).eval()",
     ]
-    if model in _BUILT_IN:
+    if model in (TINY, SMOLLM2):  # from no hub
         stock = ["from hylorada import load_base", "from peft import PeftModel", "", f"base = load_base({model!r})"]
     else:
         revision = winner.results.provenance["model_revision"]

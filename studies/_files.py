@@ -103,9 +103,15 @@ def stored_study(path: Path) -> Mapping[str, Any]:
 
 def require_database(path: Path) -> None:
     """Raise unless a file that must be there begins as one of SQLite's."""
-    with reading(path), path.open("rb") as file:
-        if file.read(15) != b"SQLite format 3":
+    with reading(path):
+        if not is_sqlite(path):
             raise ValueError("no SQLite database")
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file begins as SQLite's databases do."""
+    with path.open("rb") as file:
+        return file.read(15) == b"SQLite format 3"
 
 
 def require_kinds(*, files: Iterable[Path], folders: Iterable[Path]) -> None:

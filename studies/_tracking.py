@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from urllib3.exceptions import LocationParseError  # below requests
 
 from ._experiment import open_runs, passes, reason_of
+from ._files import is_sqlite
 from ._paths import path_problem
 from ._records import Record
 from ._runs import close_abandoned
@@ -66,16 +67,11 @@ def _check_sqlite(uri: str) -> list[str]:
         return [f"tracking_uri {uri!r} can't be used: {problem}"]
     if path.is_dir():
         return [f"tracking_uri {uri!r}: {path} is a folder; name a file in it"]
-    if path.is_file() and path.stat().st_size and not _is_sqlite(path):
+    if path.is_file() and path.stat().st_size and not is_sqlite(path):
         return [f"tracking_uri {uri!r}: {path} is no SQLite database"]
     if problem := unwritable(path.parent):
         return [f"tracking_uri {uri!r} can't be written: {problem}"]
     return [] if path.parent.is_dir() else [f"tracking_uri {uri!r}: no folder {path.parent}"]
-
-
-def _is_sqlite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(15) == b"SQLite format 3"
 
 
 def unwritable(folder: Path) -> str | None:
