@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from ._architectures import select_targets
@@ -100,6 +101,7 @@ class Adapter(nn.Module):
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
         self._vector: Tensor | None = None
+        self._hold: RemovableHandle | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
         self.to(base.device)
 
@@ -160,6 +162,7 @@ class Adapter(nn.Module):
         Returns:
             The parameters and the gradients (zeros), [num_parameters] each.
         """
+        self.hold_boundaries(None)  # a seat has a hold of its own
         ordered = [p for group in self._grouped().values() for p in group]
         values = torch.cat([p.detach().reshape(-1) for p in ordered])
         grads = torch.zeros_like(values)
@@ -174,7 +177,28 @@ class Adapter(nn.Module):
         return values, grads
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_vector": None}  # the parameters of a copy are no views of it
+        return {
+            **vars(self),
+            "_vector": None,
+            "_hold": None,
+        }  # a copy's parameters are no views of it and have no hooks
+
+    def refuse_if_seated(self) -> None:
+        """Raise if a seat trains this adapter: its LoRA gradients then lie in one vector, where no one else looks.
+
+        Raises:
+            RuntimeError: so it is.
+        """
+        if self._vector is not None:
+            raise RuntimeError("an adapter in a seat has the seat's optimizer; copy it to train it with another")
+
+    def hold_boundaries(self, hook: Callable[[Tensor], None] | None) -> None:
+        """Call ``hook`` when the boundaries' gradient is there, in place of an earlier one; None calls nothing."""
+        if self._hold is not None:
+            self._hold.remove()
+        self._hold, boundaries = None, self.boundaries
+        if hook is not None and boundaries is not None and boundaries.requires_grad:
+            self._hold = boundaries.register_post_accumulate_grad_hook(hook)
 
     def lora_vector(self) -> Tensor:
         """All LoRA factors one after the other, A before B, in the order of ``targets``."""

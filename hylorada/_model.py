@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from ._adapter import Adapter
 from ._architectures import decoder_layers
@@ -18,13 +18,10 @@ from ._config import HyLoRADAConfig, TrainingConfig
 from ._errors import InputError
 from ._landmarks import LandmarkLoRA, PerLayerLandmark
 from ._merge import merge_into, restore
-from ._optimizer import BoundarySteps, adamw, penalized
+from ._optimizer import adamw, penalized
 from ._pack import Pack, Prepared
 from ._peft_format import load_adapter, save_adapter
 from ._pooling import History
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
 
 
 class HyLoRADAModel(nn.Module):
@@ -63,7 +60,6 @@ class HyLoRADAModel(nn.Module):
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
         self._checkpoints = False
         self._running: Prepared | None = None
-        self._boundary_steps: BoundarySteps | None = None
         self.register_state_dict_post_hook(_leave_out_base)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_put_in_base)  # type: ignore[no-untyped-call]
 
@@ -99,6 +95,19 @@ class HyLoRADAModel(nn.Module):
     def config(self) -> PreTrainedConfig:
         """The base's, as of PEFT's models: what works with models of transformers looks here."""
         return self.base.config
+
+    @property
+    def loss_type(self) -> str | None:
+        """The base's loss, by which Trainer knows which labels it counts: nothing predicts the first of a row."""
+        return self.base.loss_type
+
+    def _get_name(self) -> str:
+        """The base's class, by which Trainer knows that its label smoother must shift labels."""
+        return type(self.base).__name__
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The base's, which Trainer's ``neftune_noise_alpha`` asks for."""
+        return self.base.get_input_embeddings()
 
     @property
     def active_peft_config(self) -> HyLoRADAConfig:
@@ -155,9 +164,7 @@ class HyLoRADAModel(nn.Module):
             call["position_ids"] = self._positions(call)  # the base itself would count the pads
         with self._adapting(call), self._checkpointing() if checkpointing else nullcontext():
             output = self.base(use_cache=use_cache, **call)
-        if labels is None or not self.training:
-            return output
-        return penalized(output, self._adapters(), labels, kwargs.get("num_items_in_batch"))
+        return penalized(output, self._adapters(), call) if self.training else output
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base's own ``generate`` with the adapter in it.
@@ -238,6 +245,7 @@ class HyLoRADAModel(nn.Module):
             self.unmerge()
             self.activation_checkpointing_disable()
             self._pack.close()
+            self.adapter.hold_boundaries(None)
             self._closed = True
 
     def activation_checkpointing_enable(
@@ -303,37 +311,33 @@ class HyLoRADAModel(nn.Module):
         """The sorted bucket boundaries [B-1] in token positions; None where they are not learnable."""
         return self.adapter.learned_boundaries()
 
-    def create_optimizer(self, training: "TrainingConfig | TrainingArguments") -> torch.optim.AdamW:
-        """AdamW that trains this adapter as studies do, for a loop of your own or ``Trainer(optimizers=...)``.
+    def create_optimizer(self, training: TrainingConfig | TrainingArguments) -> torch.optim.AdamW:
+        """AdamW that steps this adapter as a seat's does, for a loop of your own or ``Trainer(optimizers=...)``.
 
         Its groups have weight decay on matrices alone, and ``boundary_lr_scale`` times the learning rate on boundaries.
         Its ``step`` leaves boundaries where they are for the first ``boundary_warmup`` share of ``max_steps``, and
-        keeps them within the block.
+        keeps them within the block. Until then their gradient is dropped, also for other optimizers, while this one
+        lives. Schedule and clipping are the caller's.
 
         Args:
-            training: of its fields ``learning_rate``, ``weight_decay``, ``adam_beta1``, ``adam_beta2``,
-                ``adam_epsilon`` and ``max_steps`` are read.
+            training: its ``learning_rate``, ``weight_decay``, ``adam_beta1``, ``adam_beta2``, ``adam_epsilon`` and
+                ``max_steps`` are read, not ``optim`` or ``optim_args``.
 
         Raises:
-            InputError: ``boundary_warmup`` is set and ``max_steps`` is not, as with ``num_train_epochs``.
-            RuntimeError: the model is closed.
+            InputError: another kind of ``training``, or ``boundary_warmup`` is set and ``max_steps`` is not, as with
+                ``num_train_epochs``.
+            RuntimeError: the model is closed, or its adapter is in a seat.
 
         Example:
             >>> from transformers import Trainer, TrainingArguments
             >>> from hylorada import HyLoRADAConfig, load_base
             >>> config = HyLoRADAConfig(landmark_bucketing="learnable", boundary_lr_scale=5, max_positions=64)
             >>> model = HyLoRADAModel(load_base("tiny"), config)
-            >>> args = TrainingArguments(learning_rate=2e-3, max_steps=100, use_cpu=True)
+            >>> args = TrainingArguments("runs", learning_rate=2e-3, max_steps=100, use_cpu=True)
             >>> trainer = Trainer(model, args, optimizers=(model.create_optimizer(args), None))
         """
         self._refuse_if_closed()
-        if self._boundary_steps is not None:
-            self._boundary_steps.close()
-        optimizer, self._boundary_steps = adamw(self.adapter, training)
-        return optimizer
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_boundary_steps": None}  # a copy is stepped by no optimizer
+        return adamw(self.adapter, training)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -1,98 +1,115 @@
-"""What a seat's step does to boundaries, for a training loop of one's own or Trainer: a loss and an optimizer."""
+"""What a seat's step does to boundaries, for Trainer or a training loop of one's own: a loss and an optimizer."""
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import TrainingArguments
 
 from ._adapter import Adapter, boundary_penalties
 from ._config import TrainingConfig
 from ._errors import InputError
 
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
 
+class BoundaryAdamW(torch.optim.AdamW):
+    """AdamW that holds boundaries for their first ``hold_steps`` steps, and keeps them within the block.
 
-class BoundarySteps:
-    """Holds the boundaries for the curriculum's share of an optimizer's steps, and keeps them within the block.
-
-    Args:
-        boundaries: [B-1] in [0, 1].
-        optimizer: that steps them.
-        hold_steps: of its steps in which they are held: they have no gradient, step or moments then.
+    Both are in the group named ``boundaries``, with the number of steps done, so ``state_dict`` and copies have them.
     """
 
-    def __init__(self, boundaries: nn.Parameter, optimizer: torch.optim.Optimizer, hold_steps: float) -> None:
-        self._boundaries, self._hold_steps = boundaries, hold_steps
-        self._optimizer = weakref.ref(optimizer)
-        self._handles = [boundaries.register_hook(self._mask)]  # before anyone clips by a norm that it is part of
-        optimizer.register_step_pre_hook(self._before)
-        optimizer.register_step_post_hook(self._after)
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; while boundaries are held they get no gradient, moments or count of their own."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self._boundary_groups():
+            if self.holds():
+                group["params"][0].grad = None  # with one of zeros AdamW would count the step
+        super().step()
+        for group in self._boundary_groups():
+            group["steps"] += 1
+            with torch.no_grad():
+                group["params"][0].clamp_(0.0, 1.0)
+        return loss
 
-    def close(self) -> None:
-        """Let the boundaries' gradients be; the optimizer goes on as it is."""
-        for handle in self._handles:
-            handle.remove()
+    def holds(self) -> bool:
+        """Whether the next step leaves boundaries where they are."""
+        return any(group["steps"] < group["hold_steps"] for group in self._boundary_groups())
 
-    def _holds(self) -> bool:
-        """From the optimizer's own count of the steps before this one, which its checkpoints keep."""
-        optimizer = self._optimizer()
-        if optimizer is None:
-            return False
-        other = optimizer.param_groups[0]["params"][0]  # one that every step moves
-        state = optimizer.state.get(other)
-        return (int(state["step"]) if state else 0) < self._hold_steps
-
-    def _mask(self, gradient: Tensor) -> Tensor:
-        return torch.zeros_like(gradient) if self._holds() else gradient
-
-    def _before(self, *_: Any) -> None:
-        if self._holds():
-            self._boundaries.grad = None  # with one of zeros AdamW would count the step
-
-    @torch.no_grad()
-    def _after(self, *_: Any) -> None:
-        self._boundaries.clamp_(0.0, 1.0)
+    def _boundary_groups(self) -> list[dict[str, Any]]:
+        """The one group, or none."""
+        return [group for group in self.param_groups if group["name"] == "boundaries"]
 
 
-def adamw(
-    adapter: Adapter, training: "TrainingConfig | TrainingArguments"
-) -> tuple[torch.optim.AdamW, BoundarySteps | None]:
-    """AdamW on the adapter's groups, and what it does to boundaries; see :meth:`HyLoRADAModel.create_optimizer`."""
-    config, boundaries = adapter.config, adapter.boundaries
-    holds = boundaries is not None and config.boundary_init == "fixed" and config.boundary_warmup > 0
-    if holds and training.max_steps < 1:
-        raise InputError(
-            f"boundary_warmup {config.boundary_warmup} is a share of max_steps, which must then be at least 1, "
-            f"got {training.max_steps}"
-        )
+def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> BoundaryAdamW:
+    """See :meth:`HyLoRADAModel.create_optimizer`."""
+    if not isinstance(training, TrainingConfig | TrainingArguments):
+        raise InputError(f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}")
+    adapter.refuse_if_seated()
     groups = adapter.optimizer_groups(training.weight_decay)
-    optimizer = torch.optim.AdamW(
-        [{**group, "lr": training.learning_rate * group["lr_scale"]} for group in groups],
+    for group in groups:
+        group["lr"] = training.learning_rate * group["lr_scale"]
+        if group["name"] == "boundaries":
+            group |= {"steps": 0, "hold_steps": _hold_steps(adapter, training)}
+    optimizer = BoundaryAdamW(
+        groups,
+        lr=training.learning_rate,
         betas=(training.adam_beta1, training.adam_beta2),
         eps=training.adam_epsilon,
+        weight_decay=training.weight_decay,
     )
-    if boundaries is None:
-        return optimizer, None
-    return optimizer, BoundarySteps(boundaries, optimizer, config.boundary_warmup * training.max_steps if holds else 0)
+    adapter.hold_boundaries(_while_held(optimizer) if optimizer.holds() else None)
+    return optimizer
 
 
-def penalized(output: Any, adapters: Sequence[Adapter], labels: Tensor, num_items: Tensor | int | None) -> Any:
-    """A model's output with the boundaries' regularizers added to its loss.
+def _hold_steps(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> float:
+    share = adapter.config.boundary_warmup  # 0 unless boundary_init is fixed
+    if share and training.max_steps < 1:
+        raise InputError(
+            f"boundary_warmup {share} is a share of max_steps, which must then be at least 1, got {training.max_steps}"
+        )
+    return share * training.max_steps
+
+
+def _while_held(optimizer: BoundaryAdamW) -> Callable[[Tensor], None]:
+    """A hook that drops the boundaries' gradient, before anyone clips by a norm that it is part of."""
+    alive = weakref.ref(optimizer)
+
+    def drop(boundaries: Tensor) -> None:
+        stepping = alive()
+        if stepping is not None and stepping.holds():
+            boundaries.grad = None
+
+    return drop
+
+
+def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) -> Any:
+    """A model's output in training, with the boundaries' regularizers added to its loss.
 
     Args:
-        output: of a base that was given labels: a ``ModelOutput``, or a tuple that begins with the loss.
+        output: of the base: a ``ModelOutput``, or a tuple that begins with the loss.
         adapters: that it was computed with.
-        labels: [b, T], -100 where there is none.
-        num_items: labels of the optimizer step's whole batch, where this is a part of it, as Trainer counts them.
+        call: the base's arguments, ``labels`` [b, T] among them where it was to give a loss; with Trainer's
+            ``num_items_in_batch`` they are a part of the step's batch.
+
+    Raises:
+        InputError: somebody else computes the loss, without the regularizers.
     """
     penalty = boundary_penalties(adapters)
-    if penalty is None:
+    labels, items = call.get("labels"), call.get("num_items_in_batch")
+    if penalty is None or (labels is None and items is None):
         return output
-    if num_items is not None:
-        penalty = penalty * (labels != -100).sum() / num_items
+    if labels is None:
+        raise InputError(
+            "boundary_diversity and boundary_repulsion are part of the model's own loss; "
+            "Trainer's label_smoothing_factor and compute_loss_func leave it out"
+        )
+    if items is not None:
+        predicted = call["shift_labels"] if call.get("shift_labels") is not None else labels[..., 1:]
+        penalty = penalty * (predicted != -100).sum() / items
     if isinstance(output, tuple):
         return (output[0] + penalty, *output[1:])
     output.loss = output.loss + penalty

@@ -1,6 +1,7 @@
 """The optimizer for loops of one's own, and under Trainer: boundaries train there as a seat trains them."""
 
 import copy
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from hylorada import BatchOrder, HyLoRADAModel, InputError, Seat, TrainingConfig, train_step
+from hylorada import BatchOrder, HyLoRADAConfig, HyLoRADAModel, InputError, Seat, TrainingConfig, train_step
 from hylorada._seat import learning_rate_factor
 
 MakeModel = Callable[..., HyLoRADAModel]
@@ -93,8 +94,7 @@ def _mean_nll(*, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor, **_
 
 
 def _trainer(model: HyLoRADAModel, folder: Path, token_blocks: npt.NDArray[np.int32], **changes: Any) -> Trainer:
-    labels = torch.from_numpy(token_blocks.astype(np.int64))
-    data = [{"input_ids": ids, "labels": torch.cat([ids.new_tensor([-100]), ids[1:]])} for ids in labels]
+    data = [{"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))]
     same = ("max_steps", "learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon")
     args = TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, lr_scheduler_type="linear",
@@ -156,29 +156,99 @@ def test_loss_has_the_regularizers_in_training_alone(make: MakeModel, token_bloc
         assert float(model(input_ids=ids, labels=ids).loss) == base_alone
 
 
-def test_next_optimizer_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
-    model, ids = make(), torch.from_numpy(token_blocks[:2].astype(np.int64))
-    first = model.create_optimizer(_TRAINING)  # left unused, but alive
-    boundaries = model.adapter.boundaries
-    assert boundaries is not None
-    free = model.create_optimizer(replace(_TRAINING, max_steps=1))  # holds for one step
-    for expected in (True, False):
+def _steps(model: HyLoRADAModel, optimizer: torch.optim.Optimizer, token_blocks: npt.NDArray[np.int32]) -> list[bool]:
+    """Whether boundaries were held in each of eight steps."""
+    ids, held = torch.from_numpy(token_blocks[:2].astype(np.int64)), []
+    for _ in range(_STEPS):
+        before = _boundaries(model)
+        optimizer.zero_grad()
         model(input_ids=ids, labels=ids).loss.backward()
-        assert (boundaries.grad is not None and not boundaries.grad.any()) == expected
-        free.step()
-        free.zero_grad()
-    assert not first.state
+        optimizer.step()
+        held.append(torch.equal(before, _boundaries(model)))
+    return held
 
 
-def test_copies_are_held_by_no_optimizer(make: MakeModel, token_blocks: npt.NDArray[np.int32], tmp_path: Path) -> None:
-    model, ids = make(), torch.from_numpy(token_blocks[:2].astype(np.int64))
+_FOUR = [True] * 4 + [False] * 4  # of 0.4 x 8 steps the fourth begins within the hold
+
+
+@pytest.mark.parametrize("frozen", ["lora", "lora.model/layers/0/self_attn/q_proj.lora_A", "landmark.landmarks"])
+def test_hold_ends_whatever_else_is_frozen(make: MakeModel, token_blocks: npt.NDArray[np.int32], frozen: str) -> None:
+    model = make()
+    for name, parameter in model.adapter.named_parameters():
+        parameter.requires_grad_(not name.startswith(frozen))
+    assert _steps(model, model.create_optimizer(_TRAINING), token_blocks) == _FOUR
+
+
+def test_boundaries_may_be_frozen_themselves(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+    model = make()
+    model.adapter.get_parameter("landmark.boundaries").requires_grad_(False)
+    assert _steps(model, model.create_optimizer(_TRAINING), token_blocks) == [True] * _STEPS
+
+
+def test_closure_is_held_too(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+    plain, closing = make(), make()
+    ids = torch.from_numpy(token_blocks[:2].astype(np.int64))
+    assert _steps(plain, plain.create_optimizer(_TRAINING), token_blocks) == _FOUR
+    optimizer = closing.create_optimizer(_TRAINING)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = closing(input_ids=ids, labels=ids).loss
+        loss.backward()
+        return loss
+
+    losses = [float(optimizer.step(closure).detach()) for _ in range(_STEPS)]
+    assert set(_differences(plain, closing).values()) == {0.0}
+    assert losses[-1] < losses[0]
+
+
+def test_next_optimizer_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+    model = make()
+    first = model.create_optimizer(_TRAINING)  # left unused, but alive
+    with pytest.raises(InputError, match="max_steps"):
+        model.create_optimizer(TrainingArguments("unused", use_cpu=True))
+    assert _steps(model, first, token_blocks) == _FOUR  # the refusal has changed nothing
+    first = model.create_optimizer(_TRAINING)
+    short = model.create_optimizer(replace(_TRAINING, max_steps=1))  # holds for one step
+    assert _steps(model, short, token_blocks)[:2] == [True, False]
+
+
+@pytest.mark.parametrize("ending", ["gone", "closed"])
+def test_hold_ends_with_its_optimizer(make: MakeModel, token_blocks: npt.NDArray[np.int32], ending: str) -> None:
+    model = make()
+    optimizer: torch.optim.Optimizer | None = model.create_optimizer(_TRAINING)
+    boundaries = model.adapter.get_parameter("landmark.boundaries")
+    if ending == "gone":
+        del optimizer
+        gc.collect()
+    else:
+        model.close()
+        model = HyLoRADAModel(model.base, model.active_peft_config).train()
+        model.adapter.get_submodule("landmark").register_parameter("boundaries", boundaries)
+    assert not all(_steps(model, torch.optim.SGD(model.adapter.parameters(), lr=0.1), token_blocks))
+
+
+def test_seat_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+    model, alone = make(), make()
     optimizer = model.create_optimizer(_TRAINING)
-    torch.save(model, tmp_path / "model.pt")
-    copies: list[Any] = [copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)]
-    for copied in copies:
-        copied(input_ids=ids, labels=ids).loss.backward()
-        assert copied.adapter.boundaries.grad.any()
-    assert not optimizer.state
+    for one, other in zip(_seat_run(model, token_blocks), _seat_run(alone, token_blocks), strict=True):
+        assert torch.equal(one, other)
+    assert optimizer.holds()  # type: ignore[attr-defined]  # it was never stepped
+    with pytest.raises(RuntimeError, match="has the seat's optimizer"):
+        model.create_optimizer(_TRAINING)
+
+
+def test_copies_have_the_hold_of_their_optimizer(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32], tmp_path: Path
+) -> None:
+    model = make()
+    pair = model, model.create_optimizer(_TRAINING)
+    torch.save(pair, tmp_path / "pair.pt")
+    copies: list[Any] = [copy.deepcopy(pair), torch.load(tmp_path / "pair.pt", weights_only=False)]
+    for copied, optimizer in copies:
+        assert _steps(copied, optimizer, token_blocks) == _FOUR
+    free = copy.deepcopy(model)  # without an optimizer nothing holds it
+    assert not any(_steps(free, torch.optim.SGD(free.adapter.parameters(), lr=0.1), token_blocks))
 
 
 def test_fixed_buckets_need_no_steps_of_their_own(make: MakeModel) -> None:
@@ -190,11 +260,40 @@ def test_fixed_buckets_need_no_steps_of_their_own(make: MakeModel) -> None:
     assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.adapter.parameters()}
 
 
+@pytest.mark.parametrize("changes", [{"label_smoothing_factor": 0.1}, {}], ids=["smoothing", "own loss"])
+def test_loss_of_somebody_else_is_refused_with_regularizers(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    for weights, refused in ((0.3, True), (0.0, False)):
+        model = make(boundary_diversity=weights, boundary_repulsion=0.0)
+        trainer = _trainer(model, tmp_path, token_blocks, **changes)
+        if not changes:
+            trainer.compute_loss_func = lambda output, labels, **_: output.logits.square().mean()
+        if refused:
+            with pytest.raises(InputError, match="label_smoothing_factor and compute_loss_func leave it out"):
+                trainer.train()
+        else:
+            trainer.train()
+
+
 def test_hold_without_a_number_of_steps_is_refused(make: MakeModel, tmp_path: Path) -> None:
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)  # three epochs
     with pytest.raises(InputError, match=r"boundary_warmup 0\.4 is a share of max_steps.*got -1"):
         make().create_optimizer(args)
     make(boundary_warmup=0.0).create_optimizer(args)
+
+
+@pytest.mark.parametrize("training", [None, {"max_steps": 8}, HyLoRADAConfig()], ids=["none", "dict", "adapter's"])
+def test_other_kinds_of_training_are_refused(make: MakeModel, training: Any) -> None:
+    with pytest.raises(InputError, match="training must be a TrainingConfig or transformers' TrainingArguments"):
+        make().create_optimizer(training)
+
+
+def test_settings_are_checked_and_are_the_optimizers(make: MakeModel, tmp_path: Path) -> None:
+    optimizer = make().create_optimizer(_TRAINING)
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.02, 0.1)
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        make().create_optimizer(TrainingArguments(str(tmp_path), learning_rate=-1.0, max_steps=8, use_cpu=True))
 
 
 def test_optimizer_of_a_closed_model_is_refused(make: MakeModel) -> None:

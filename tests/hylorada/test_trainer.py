@@ -1,5 +1,6 @@
 """Under transformers' Trainer: its losses are those of the model, and it goes on from its checkpoints bit for bit."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,7 @@ def make(make_model: MakeModel) -> Callable[[], HyLoRADAModel]:
 def _texts() -> list[dict[str, Tensor]]:
     chance = torch.Generator().manual_seed(0)
     ids = torch.randint(50, (_STEPS * _BATCH, _LENGTH), generator=chance)
-    labels = ids.clone()
-    labels[:, 0] = -100  # Trainer divides by the number of labels, and nothing predicts the first
-    return [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+    return [{"input_ids": row, "labels": row} for row in ids]
 
 
 def _trainer(model: HyLoRADAModel, folder: Path, **changes: Any) -> Trainer:
@@ -69,6 +68,17 @@ def test_losses_fall_and_are_those_of_the_model(make: Callable[[], HyLoRADAModel
     assert found[-1] == pytest.approx(_by_hand(model), rel=1e-5)
     assert found[-1] < at_start
     assert all(torch.equal(before[name], tensor) for name, tensor in model.base.state_dict().items())
+
+
+def test_label_smoothing_and_noise_on_embeddings_are_those_of_other_models(
+    make: Callable[[], HyLoRADAModel], tmp_path: Path
+) -> None:
+    """Trainer asks a model for its name before it shifts the labels, and for its embeddings."""
+    model = make()
+    trainer = _trainer(model, tmp_path, label_smoothing_factor=1e-9, neftune_noise_alpha=5.0)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(_by_hand(model), rel=1e-5)
+    trainer.train()
+    assert all(math.isfinite(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry)
 
 
 def test_broken_off_run_goes_on_bit_for_bit(make: Callable[[], HyLoRADAModel], tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What the README and docstrings show runs as it stands there."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hylorada
+
+_README = Path(__file__).parents[1] / "README.md"
+_MODULES = sorted(m.name for m in pkgutil.iter_modules(hylorada.__path__, "hylorada.") if not m.ispkg)
+
+
+def _examples(name: str) -> list[doctest.DocTest]:
+    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
+    return [test for test in found if test.examples]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # they write where they run
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_docstrings_of(name: str) -> None:
+    for test in _examples(name):
+        ran = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
+        assert ran.failed == 0, test.name
+
+
+def test_there_are_examples() -> None:
+    assert sum(len(_examples(name)) for name in _MODULES) >= 8
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")  # Trainer's default, where there is no GPU
+def test_python_of_the_readme(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", _README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {}
+    for block in blocks:  # one after the other, as a reader would
+        exec(block, names)
+    assert {"my-adapter", "trainer-runs"} <= {path.name for path in tmp_path.iterdir()}
+    assert names["model"].get_learned_boundaries().shape == (31,)
