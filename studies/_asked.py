@@ -11,6 +11,7 @@ from typing import Any
 from hylorada import InputError, nearest
 
 from ._files import stored_study
+from ._paths import anywhere
 
 
 def definitions() -> dict[str, Any]:
@@ -50,6 +51,7 @@ def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
+        values |= {name: anywhere(values[name]) for name in ("model", "data") if isinstance(values.get(name), str)}
         study = Study.from_dict(values)
     except InputError as error:
         problems = [*(problems if values else []), *error.problems]

@@ -265,9 +265,22 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.state != "running" for r in counting(records, stage))
         print(f"{stage}: {ended} of {wanted} ended")
+    if (left := sum(r.state == "running" for r in records.values())) and not _at_work(folder):
+        print(f"no process is at work on it: {left} trials wait for the same command, which goes on with them")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a process runs this study: it then holds the lock."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return False
+    except (Timeout, OSError):  # in a folder that can't be written to, nobody knows
+        return True
 
 
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:

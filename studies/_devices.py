@@ -1,11 +1,11 @@
 """What a study trains on: Ray, started or joined when it is first needed."""
 
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._paths import anywhere
 from ._study import Study
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Devices:
 
     def __init__(self, study: Study, options: "Options", workspace: Path) -> None:
         self._study, self._options, self._workspace = study, options, workspace
-        self._model = _anywhere(study.model)
+        self._model = anywhere(study.model)  # nodes have working folders of their own
         self._joined = False
         self._cluster: Cluster | None = None
 
@@ -89,11 +89,3 @@ class Devices:
             engine={"model": self._model, "dtype": study.dtype},
             gate=self._gate if options.address else None,
         )
-
-
-def _anywhere(model: str) -> str:
-    """A base's name as every node understands it: nodes have working directories of their own."""
-    from hylorada._names import SMOLLM2, TINY
-
-    folder = Path(os.path.expanduser(model))  # leaves a user who is not known alone
-    return str(folder.absolute()) if model not in (TINY, SMOLLM2) and os.path.isdir(folder) else model

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hylorada import BaseInfo, InputError, nearest
+from hylorada import Adapter, BaseInfo, InputError, nearest
 
 from ._export import read_export
 
@@ -102,7 +102,14 @@ def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
         on_it = "" if request.adapter is None else f" with adapter {str(request.adapter)!r}"
         raise InputError(f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})")
     figures = {**found.metrics(), "tokens": found.tokens, "blocks": blocks.num_blocks}
-    return {**figures, "data_fingerprint": text.fingerprint}, _notes(request, info, text.fingerprint)
+    notes = _notes(request, info, text.fingerprint) + _length_notes(adapters, request.block_size)
+    return {**figures, "data_fingerprint": text.fingerprint}, notes
+
+
+def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
+    """Where buckets stand for other positions than in training."""
+    lengths = {a.config.max_positions for a in adapters} - {None, block_size}
+    return [f"the adapter was trained on blocks of {n} tokens, these have {block_size} (--block-size)" for n in lengths]
 
 
 def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from hylorada._names import PYDOCS, SMOLLM2, TINY
+
 
 def path_problem(path: Path) -> str | None:
     """What no database and no file system takes."""
@@ -18,3 +20,9 @@ def path_problem(path: Path) -> str | None:
     except OSError as error:
         return error.strerror
     return None
+
+
+def anywhere(name: str) -> str:
+    """A base's or a text's name as it holds in any working folder: what lies here gets its absolute path."""
+    path = os.path.expanduser(name)  # leaves a user who is not known alone
+    return os.path.abspath(path) if name not in (TINY, SMOLLM2, PYDOCS, "") and os.path.exists(path) else name

@@ -12,7 +12,8 @@ from ._results import ArmResult, Results
 from ._statistics import Comparison
 from ._study import Study
 
-WORDS = {"arm", "comparison", "decision", "parameter", "reason", "searched", "searched over", "state", "trial"}
+WORDS = {"arm", "comparison", "effect", "parameter", "reason", "searched", "searched over", "state", "trial"}
+_NAMES = {"arm", "trial"}  # what a row is looked up by
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -102,7 +103,7 @@ def comparisons_sheet(results: Results) -> Sheet:
         for c in results.comparisons
     ]
     titles = ("change [95 % interval]", "median, %", "each seed, %", "p", "Holm p", "smallest visible, %")
-    return Sheet(("comparison", *titles, "decision"), tuple(rows))
+    return Sheet(("comparison", *titles, "effect"), tuple(rows))
 
 
 def winning_sheet(results: Results, study: Study, best: Mapping[str, Record]) -> Sheet:
@@ -167,8 +168,14 @@ def rich_table(sheet: Sheet) -> Table:
     used = sheet.used()
     for i in used:
         title = sheet.columns[i]
+        whole = max((word for row in sheet.rows for word in row[i].split()), key=len, default="")
         drawn.add_column(
-            Text(title), justify="left" if title in WORDS else "right", overflow="fold", no_wrap=title not in WORDS
+            Text(title),
+            justify="left" if title in WORDS else "right",
+            overflow="fold",
+            no_wrap=title in _NAMES,
+            # numbers stay whole in a narrow terminal, intervals break at their spaces, words give way
+            min_width=None if title in WORDS else len(whole),
         )
     for number, row in enumerate(sheet.rows):
         style = "bold" if number in sheet.strong else "dim" if number in sheet.faint else None

@@ -14,6 +14,7 @@ LEVEL = 0.95
 _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 POWER = 0.80
 SCALE = ((2.0, "strong"), (1.0, "moderate"), (0.5, "minimal"))
+_NO_BETTER = ("none", "worse", "worse to none")
 _OUTCOMES = {  # outcome: (said of the subject, said of arm and reference)
     "better": ("helped", "{arm} beat {reference}"),
     "worse": ("made it worse", "{arm} was worse than {reference}"),
@@ -156,7 +157,8 @@ def decide(low: float, high: float) -> str:
     """Place an interval of PPL change (%) on the published scale of improvements.
 
     Improvement is -change: >= 2 % strong, 1-2 % moderate, 0.5-1 % minimal, below none. The interval decides, not the
-    point: one class where all of it lies in one, "worse" where all of it is a worsening, else the undecided range.
+    point: one class where all of it lies in one, "worse" where all of it is a worsening, else the undecided range,
+    which begins with "worse" where it reaches a worsening of 0.5 %.
 
     Returns:
         "strong", "moderate", "minimal", "none", "worse", or a range such as "none to moderate".
@@ -166,6 +168,8 @@ def decide(low: float, high: float) -> str:
     if low > 0:
         return "worse"
     least, most = (next((name for edge, name in SCALE if -change >= edge), "none") for change in (high, low))
+    if high >= min(edge for edge, _ in SCALE):
+        least = "worse"
     return least if least == most else f"{least} to {most}"
 
 
@@ -291,7 +295,7 @@ def _outcome(comparison: Comparison) -> str:
         return "better"
     if comparison.decision == "worse" and sure:
         return "worse"
-    return "no better" if comparison.high >= 0 and comparison.decision in ("none", "worse") else "open"
+    return "no better" if comparison.high >= 0 and comparison.decision in _NO_BETTER else "open"
 
 
 def _finding(c: Comparison) -> str:

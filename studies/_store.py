@@ -19,6 +19,7 @@ from hylorada import InputError, derive_seed
 
 from ._files import append_line, read_json, require_database, stored_study, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
+from ._paths import anywhere
 from ._records import (
     Record,
     State,
@@ -198,11 +199,13 @@ class Store:
         path = self.folder / "study.json"
         if self.records and not path.exists():
             raise InputError(f"{path} is missing, though there are trials; put it back, or take another name (--name)")
-        if path.exists() and (changed := _changes(stored_study(path), self.study)):
-            raise InputError(
-                [f"study {self.study.name!r} exists with other settings: {c}" for c in changed]
-                + ["give the new study another name (--name), or set what it had"]
-            )
+        if not path.exists():
+            return
+        before, name = stored_study(path), self.study.name
+        if changed := [f"study {name!r} exists with other settings: {c}" for c in _changes(before, self.study)]:
+            changed.append("give the new study another name (--name), or set what it had")
+        if changed := changed + [f"study {name!r}: {f}" for f in _fewer(before, self.study)]:
+            raise InputError(changed)
 
     def _check_files(self) -> None:
         """See that what is used only at the end can be read."""
@@ -290,14 +293,25 @@ class Store:
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """What differs between a stored study and one asked for; more trials or seeds are no difference."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
+    for key in ("model", "data"):  # a path may have been told from here, or be told so now
+        if anywhere(str(then.get(key))) == anywhere(now[key]):
+            then[key] = now[key]
     return [
-        f"{key} was {then.get(key, 'absent')!r}, now {now.get(key, 'absent')!r}"
+        f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
         for key in sorted(then.keys() | now.keys())
         if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
-    ] + [
-        f"{key} was {then[key]}, now {now[key]}; what has been run stays: ask for as many or more"
-        for key in ("trials", "seeds")
-        if now[key] < then.get(key, 0)
+    ]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return repr(values[key]) if key in values else "absent"
+
+
+def _fewer(before: Mapping[str, Any], study: Study) -> list[str]:
+    return [
+        f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
+        for key, now in (("trials", study.trials), ("seeds", study.seeds))
+        if now < before.get(key, 0)
     ]
 
 

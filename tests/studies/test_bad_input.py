@@ -185,22 +185,26 @@ def test_run_names_the_nearest_study(refused: Refused) -> None:
 def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("title,body,year\n" + "a,b,1\n" * 9)
     (wrong,) = refused("--data=t.csv", "--text-column=titel")
-    assert wrong == "text_column 'titel' is not in 't.csv'; did you mean 'title'?"
+    assert wrong == f"text_column 'titel' is not in {str(tmp_path / 't.csv')!r}; did you mean 'title'?"
     (number,) = refused("--data=t.csv", "--text-column=year")
-    assert number == "text_column 'year' of 't.csv' holds int64, not text"
+    assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds int64, not text"
     (open_,) = refused("--data=t.csv")
-    assert open_.startswith("data 't.csv': name the text column with --text-column; columns: title (")
+    assert open_.startswith(
+        f"data {str(tmp_path / 't.csv')!r}: name the text column with --text-column; columns: title ("
+    )
     assert "body (" in open_
 
 
 def test_run_refuses_empty_splits(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     splits = ("train", "validation", "test")
-    assert refused("--data=empty.txt") == [f"data 'empty.txt': split {s!r} is empty" for s in splits]
+    assert refused("--data=empty.txt") == [
+        f"data {str(tmp_path / 'empty.txt')!r}: split {s!r} is empty" for s in splits
+    ]
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "train.txt").write_text(_PROSE * 500)
     (tmp_path / "d" / "validation.txt").write_text("")
-    assert refused("--data=d") == ["data 'd': split 'validation' is empty"]
+    assert refused("--data=d") == [f"data {str(tmp_path / 'd')!r}: split 'validation' is empty"]
 
 
 def test_run_refuses_splits_shorter_than_a_block(refused: Refused, tmp_path: Path) -> None:
@@ -232,7 +236,7 @@ def test_run_refuses_a_test_split_of_one_block(refused: Refused, tmp_path: Path)
 
 def test_run_refuses_a_text_that_is_not_utf8(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(_PROSE.encode() + b"caf\xe9")
-    assert refused("--data=latin.txt") == [f"data 'latin.txt': byte {len(_PROSE) + 3} is not UTF-8"]
+    assert refused("--data=latin.txt") == [f"data {str(tmp_path / 'latin.txt')!r}: byte {len(_PROSE) + 3} is not UTF-8"]
 
 
 def test_run_refuses_storage_below_a_file(refused: Refused, tmp_path: Path) -> None:

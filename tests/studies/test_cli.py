@@ -7,6 +7,9 @@ from typing import Literal
 
 import pytest
 
+from hylorada import HyLoRADAConfig, HyLoRADAModel, load_base
+from studies._arguments import parse
+from studies._asked import checked_study
 from studies._cli import main
 from studies._job import Report
 from studies._records import Record, counting
@@ -44,6 +47,23 @@ def test_figures_that_are_no_numbers_are_null_in_json(capsys: pytest.CaptureFixt
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert found["ppl_bin_0"] is None
     assert min(found["ppl"], found["ppl_bin_1"]) > 1
+
+
+def test_study_is_of_the_same_text_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pydocs").mkdir()  # built-in names go before folders
+    (tmp_path / "text.txt").write_text("words")
+    monkeypatch.chdir(tmp_path)
+    for data, found in (("text.txt", str(tmp_path / "text.txt")), ("pydocs", "pydocs"), ("a/hub:name", "a/hub:name")):
+        args = parse(["run", "learnable_bucketing", "--data", data])
+        assert checked_study(args).data == found
+
+
+def test_adapter_of_other_blocks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = HyLoRADAConfig(landmark_bucketing="learnable", max_positions=64)
+    HyLoRADAModel(load_base("tiny"), config).save_pretrained(tmp_path / "a")
+    for size, notes in ((32, "hylorada: the adapter was trained on blocks of 64 tokens, these have 32"), (64, "")):
+        assert main(["evaluate", "--adapter", str(tmp_path / "a"), f"--block-size={size}", "--blocks=2"]) == 0
+        assert capsys.readouterr().err.startswith(notes)
 
 
 def test_confirm_runs_of_overtaken_winners_do_not_count() -> None:

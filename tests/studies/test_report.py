@@ -126,6 +126,16 @@ def test_table_has_a_change_column_for_each_reference_in_order_of_arms() -> None
     assert rows[4] == ["learnable", "14.020", "14.020", *changes, "12,576", "4.2"]
 
 
+def test_table_is_whole_in_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(table(three_arms()))
+    wide = printed(table(three_arms()))
+    rows = wide[: wide.index("test PPL: mean")]
+    assert set(rows.split()) <= set(out.getvalue().split())  # nothing folded within a word, nothing cut
+    starts = [line.split()[0] for line in out.getvalue().splitlines() if line[:1].isalpha()]
+    assert {"arm", "base", "baseline", "fixed", "learnable"} <= set(starts)
+
+
 def test_table_says_how_to_read_it() -> None:
     text = printed(table(three_arms()))
     assert "negative = better. 50,800 test tokens, 2 paired seeds." in text

@@ -162,7 +162,10 @@ def test_compare_adjusts_over_its_pairs() -> None:
         (0.01, 5, "worse"),
         (-1, -0.99, "minimal to moderate"),
         (-1.5, 0.2, "none to moderate"),
-        (-9, 9, "none to strong"),
+        (-9, 9, "worse to strong"),
+        (-9, 0.49, "none to strong"),
+        (-0.2, 0.5, "worse to none"),
+        (-0.2, 0.49, "none"),
     ],
 )
 def test_decide_reads_the_whole_interval(low: float, high: float, expected: str) -> None:
@@ -204,6 +207,7 @@ def test_smallest_visible_effect_is_a_fall_and_at_most_100_percent() -> None:
         (-1.4, -1.1, 0.001, "It helped: learnable beat fixed"),
         (-0.3, -0.1, 0.2, "It may or may not help: whether learnable beats fixed is undecided"),
         (-1.5, 0.2, 0.2, "It may or may not help: whether learnable beats fixed is undecided"),
+        (-0.2, 0.7, 0.2, "It did not help: learnable did not beat fixed"),
         (0.1, 0.3, 0.001, "It made it worse: learnable was worse than fixed"),
         (0.1, 0.3, 0.07, "It did not help: learnable did not beat fixed"),
     ],

@@ -16,6 +16,7 @@ import pytest
 from optuna.trial import TrialState
 
 from hylorada import InputError
+from studies._cli import main
 from studies._files import append_line, read_lines
 from studies._job import Report
 from studies._records import Record, State, read_record
@@ -450,3 +451,43 @@ def test_lost_file_is_an_error_naming_it(open_store: Open, lost: str) -> None:
     (store.folder / lost).unlink()
     with pytest.raises(InputError, match=f"{lost}.*put it back"):
         open_store()
+
+
+def test_paths_are_the_same_from_any_folder(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("words")
+    open_store(data="text.txt")
+    open_store(data=str(tmp_path / "text.txt"))
+    with pytest.raises(InputError) as refused:
+        open_store(data="other.txt")
+    assert refused.value.problems == [
+        f"study 'try' exists with other settings: data was {str(tmp_path / 'text.txt')!r}, now 'other.txt'",
+        "give the new study another name (--name), or set what it had",
+    ]
+
+
+def test_what_is_refused_says_what_can_be_done(open_store: Open) -> None:
+    open_store()
+    with pytest.raises(InputError) as fewer:
+        open_store(trials=3)
+    assert fewer.value.problems == [
+        "study 'try': trials was 12, now 3; what has been run stays: ask for as many or more"
+    ]
+    with pytest.raises(InputError, match=r"defaults\.r was absent, now 4"):
+        open_store(defaults={"max_steps": 8, "r": 4})
+
+
+def test_status_tells_of_trials_that_nobody_runs(
+    open_store: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "studies").mkdir()
+    store = open_store("studies/try")
+    for _ in range(2):
+        store.propose(ARM)
+    status = ["status", "try", "--storage", str(tmp_path)]
+    assert main(status) == 0
+    assert "no process is at work" not in capsys.readouterr().out
+    store.close()
+    assert main(status) == 0
+    told = "no process is at work on it: 2 trials wait for the same command, which goes on with them"
+    assert told in capsys.readouterr().out
