@@ -121,13 +121,14 @@ class StudyRuns:
         Args:
             files: and in which folder of the parent's artifacts each is kept; those that are there.
             metrics: of the parent.
-            time: of the metrics, epoch milliseconds; the same whenever this is told again.
+            time: of the metrics and of the end, epoch milliseconds; the same whenever this is told again.
         """
         for path, folder in files.items():
             if path.exists():
                 self.client.log_artifact(self.parent, str(path), artifact_path=folder or None)
         self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in metrics.items()])
-        self.client.set_terminated(self.parent, status="FINISHED")
+        began = self.client.get_run(self.parent).info.start_time  # later than `time` where the database is a new one
+        self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
 
     def _create(self, record: Record) -> _Child:
         tags = {

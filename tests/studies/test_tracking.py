@@ -64,7 +64,9 @@ def test_told_again_a_finished_study_changes_nothing(store: Mlflow, said: list[s
         tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
         store.check_whole(tracker, records)
         assert len(store.client.get_metric_history(tracker.parent, "test/ppl_fixed")) == 1
-        ends.append(store.children(tracker)["fixed-0000"].info.end_time)
+        parent = store.client.get_run(tracker.parent).info
+        assert parent.end_time >= parent.start_time
+        ends.append((store.children(tracker)["fixed-0000"].info.end_time, parent.end_time))
     assert (ends[0] == ends[1], said) == (True, [])
 
 
