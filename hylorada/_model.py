@@ -97,13 +97,16 @@ class HyLoRADAModel(nn.Module):
         return self.base.config
 
     @property
-    def loss_type(self) -> str | None:
+    def loss_type(self) -> str:
         """The base's loss, by which Trainer knows which labels it counts: nothing predicts the first of a row."""
-        return self.base.loss_type
+        return self.base.loss_type or "ForCausalLM"  # what a base of no type falls back to, such as GPT-2
 
     def _get_name(self) -> str:
         """The base's class, by which Trainer knows that its label smoother must shift labels."""
         return type(self.base).__name__
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(self._get_name(), type(self).__name__, 1)
 
     def get_input_embeddings(self) -> nn.Module:
         """The base's, which Trainer's ``neftune_noise_alpha`` asks for."""

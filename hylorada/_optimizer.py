@@ -16,7 +16,8 @@ from ._errors import InputError
 class BoundaryAdamW(torch.optim.AdamW):
     """AdamW that holds boundaries for their first ``hold_steps`` steps, and keeps them within the block.
 
-    Both are in the group named ``boundaries``, with the number of steps done, so ``state_dict`` and copies have them.
+    Its group named ``boundaries`` carries both and the number of steps done, so copies hold too; but a copy's gradient
+    is there meanwhile, and part of a norm that is clipped by.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -28,12 +29,19 @@ class BoundaryAdamW(torch.optim.AdamW):
         for group in self._boundary_groups():
             if self.holds():
                 group["params"][0].grad = None  # with one of zeros AdamW would count the step
-        super().step()
+        _plain_step(self)
         for group in self._boundary_groups():
             group["steps"] += 1
             with torch.no_grad():
                 group["params"][0].clamp_(0.0, 1.0)
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the steps done; how many are held is this optimizer's own, by its ``max_steps``."""
+        own = [group["hold_steps"] for group in self._boundary_groups()]
+        super().load_state_dict(state_dict)
+        for group, hold_steps in zip(self._boundary_groups(), own, strict=True):
+            group["hold_steps"] = hold_steps
 
     def holds(self) -> bool:
         """Whether the next step leaves boundaries where they are."""
@@ -41,7 +49,15 @@ class BoundaryAdamW(torch.optim.AdamW):
 
     def _boundary_groups(self) -> list[dict[str, Any]]:
         """The one group, or none."""
-        return [group for group in self.param_groups if group["name"] == "boundaries"]
+        return [group for group in self.param_groups if group.get("name") == "boundaries"]
+
+
+def _plain_step(optimizer: torch.optim.AdamW) -> None:
+    """AdamW's step without what torch puts around it: the subclass has that around its own, and hooks count once."""
+    step = torch.optim.AdamW.step
+    if getattr(step, "hooked", False):
+        step = vars(step)["__wrapped__"]  # without torch's hooks
+    step(optimizer)
 
 
 def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> BoundaryAdamW:

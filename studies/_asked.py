@@ -51,7 +51,9 @@ def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
-        values |= {name: anywhere(values[name]) for name in ("model", "data") if isinstance(values.get(name), str)}
+        for name in ("model", "data"):
+            if isinstance(values.get(name), str):
+                values[name] = anywhere(values[name], folder=name == "model")
         study = Study.from_dict(values)
     except InputError as error:
         problems = [*(problems if values else []), *error.problems]

@@ -253,7 +253,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
     records = load_records(folder)
-    if (folder / OPEN).exists() or not (folder / "results.json").exists():
+    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    if unfinished:
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
@@ -265,11 +266,16 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.state != "running" for r in counting(records, stage))
         print(f"{stage}: {ended} of {wanted} ended")
-    if (left := sum(r.state == "running" for r in records.values())) and not _at_work(folder):
-        print(f"no process is at work on it: {left} trials wait for the same command, which goes on with them")
+    if unfinished and not _at_work(folder):
+        where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
+        print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0
+
+
+def _option(name: str, value: object, default: object) -> list[str]:
+    return [] if value == default else [name, str(value)]
 
 
 def _at_work(folder: Path) -> bool:

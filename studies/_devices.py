@@ -22,7 +22,7 @@ class Devices:
 
     def __init__(self, study: Study, options: "Options", workspace: Path) -> None:
         self._study, self._options, self._workspace = study, options, workspace
-        self._model = anywhere(study.model)  # nodes have working folders of their own
+        self._model = anywhere(study.model, folder=True)  # nodes have working folders of their own
         self._joined = False
         self._cluster: Cluster | None = None
 

@@ -15,6 +15,7 @@ from hylorada._names import SMOLLM2, TINY
 
 from ._files import read_json, stored_study, write_atomically
 from ._job import CHECKPOINT
+from ._paths import without_folder
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
 from ._statistics import Comparison
@@ -226,7 +227,7 @@ def _card(winner: _Winner, output: Path) -> str:
         _table(
             {
                 "base": f"`{study.model}`, {_base(winner)}, {study.dtype}",
-                "data": f"`{study.data}`, fingerprint `{provenance['data_fingerprint']}`",
+                "data": f"`{without_folder(study.data)}`, fingerprint `{provenance['data_fingerprint']}`",
                 "block size": f"{study.block_size} tokens",
                 "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} blocks, "
                 f"learning rate {run.training['learning_rate']:g}",

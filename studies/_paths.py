@@ -22,7 +22,18 @@ def path_problem(path: Path) -> str | None:
     return None
 
 
-def anywhere(name: str) -> str:
-    """A base's or a text's name as it holds in any working folder: what lies here gets its absolute path."""
+def anywhere(name: str, *, folder: bool = False) -> str:
+    """A base's or a text's name as it holds in any working folder: what lies here gets its absolute path.
+
+    Args:
+        name: built in, of the hub, or of a path.
+        folder: whether only a folder will do, as with a base.
+    """
     path = os.path.expanduser(name)  # leaves a user who is not known alone
-    return os.path.abspath(path) if name not in (TINY, SMOLLM2, PYDOCS, "") and os.path.exists(path) else name
+    here = os.path.isdir(path) if folder else os.path.exists(path)
+    return os.path.abspath(path) if here and name not in (TINY, SMOLLM2, PYDOCS, "") else name
+
+
+def without_folder(name: str) -> str:
+    """A base's or a text's name, wherever it lies."""
+    return os.path.basename(name) if os.path.isabs(name) else name

@@ -14,6 +14,7 @@ from ._study import Study
 
 WORDS = {"arm", "comparison", "effect", "parameter", "reason", "searched", "searched over", "state", "trial"}
 _NAMES = {"arm", "trial"}  # what a row is looked up by
+_NAME_WIDTH = 14
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -173,9 +174,8 @@ def rich_table(sheet: Sheet) -> Table:
             Text(title),
             justify="left" if title in WORDS else "right",
             overflow="fold",
-            no_wrap=title in _NAMES,
-            # numbers stay whole in a narrow terminal, intervals break at their spaces, words give way
-            min_width=None if title in WORDS else len(whole),
+            # in a narrow terminal numbers stay whole, intervals break at their spaces, words give way, names last
+            min_width=min(len(whole), _NAME_WIDTH) if title in _NAMES else None if title in WORDS else len(whole),
         )
     for number, row in enumerate(sheet.rows):
         style = "bold" if number in sheet.strong else "dim" if number in sheet.faint else None

@@ -5,6 +5,7 @@ holds one Optuna study for each arm, brought in line with the trial files whenev
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,6 @@ from hylorada import InputError, derive_seed
 
 from ._files import append_line, read_json, require_database, stored_study, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
-from ._paths import anywhere
 from ._records import (
     Record,
     State,
@@ -293,8 +293,8 @@ class Store:
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """What differs between a stored study and one asked for; more trials or seeds are no difference."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
-    for key in ("model", "data"):  # a path may have been told from here, or be told so now
-        if anywhere(str(then.get(key))) == anywhere(now[key]):
+    for key in ("model", "data"):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
+        if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(now[key]):
             then[key] = now[key]
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
 
+from ._paths import without_folder
 from ._space import Space
 
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
@@ -152,6 +153,8 @@ class Study:
     def fingerprint(self) -> str:
         """Changes with anything that changes results (not with the number of trials or seeds, which may grow)."""
         values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name", "subject")}
+        for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
+            values[key] = without_folder(values[key])
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod

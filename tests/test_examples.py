@@ -10,9 +10,9 @@ import pytest
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = sorted(
-    f"{package}.{path.stem}"
+    ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for package in ("hylorada", "studies")
-    for path in (_ROOT / package).glob("*.py")
+    for path in (_ROOT / package).rglob("*.py")
     if ">>>" in path.read_text(encoding="utf-8")
 )
 
@@ -38,7 +38,7 @@ def test_docstrings_of(name: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {"hylorada._model", "hylorada._config", "studies._space"} <= set(_MODULES)
+    assert len(_MODULES) == 9
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")  # Trainer's default, where there is no GPU

@@ -251,6 +251,29 @@ def test_copies_have_the_hold_of_their_optimizer(
     assert not any(_steps(free, torch.optim.SGD(free.adapter.parameters(), lr=0.1), token_blocks))
 
 
+def test_longer_run_holds_by_its_own_number_of_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+    model = make()
+    optimizer = model.create_optimizer(_TRAINING)
+    assert _steps(model, optimizer, token_blocks)[:1] == [True]
+    longer = model.create_optimizer(replace(_TRAINING, max_steps=100))
+    longer.load_state_dict(optimizer.state_dict())
+    (group,) = (g for g in longer.param_groups if g["name"] == "boundaries")
+    assert (group["steps"], group["hold_steps"]) == (_STEPS, 40)
+
+
+def test_hooks_are_called_once_a_step_and_other_groups_are_let_be(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
+    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # torch now has its class's step wrapped for hooks
+    model, called = make(), list[str]()
+    optimizer = model.create_optimizer(_TRAINING)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    _steps(model, optimizer, token_blocks)
+    assert called == ["before", "after"] * _STEPS
+
+
 def test_fixed_buckets_need_no_steps_of_their_own(make: MakeModel) -> None:
     model = make(landmark_bucketing="fixed", boundary_warmup=0.0)
     optimizer = model.create_optimizer(_TRAINING)

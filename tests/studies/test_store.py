@@ -458,10 +458,13 @@ def test_paths_are_the_same_from_any_folder(open_store: Open, tmp_path: Path, mo
     (tmp_path / "text.txt").write_text("words")
     open_store(data="text.txt")
     open_store(data=str(tmp_path / "text.txt"))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "text.txt").rename(tmp_path / "moved" / "text.txt")
+    open_store(data=str(tmp_path / "moved" / "text.txt"))  # its fingerprint is compared later
     with pytest.raises(InputError) as refused:
         open_store(data="other.txt")
     assert refused.value.problems == [
-        f"study 'try' exists with other settings: data was {str(tmp_path / 'text.txt')!r}, now 'other.txt'",
+        f"study 'try' exists with other settings: data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
         "give the new study another name (--name), or set what it had",
     ]
 
@@ -489,5 +492,5 @@ def test_status_tells_of_trials_that_nobody_runs(
     assert "no process is at work" not in capsys.readouterr().out
     store.close()
     assert main(status) == 0
-    told = "no process is at work on it: 2 trials wait for the same command, which goes on with them"
+    told = f"no process is at work on it. To go on: hylorada run try --storage {tmp_path}\n"
     assert told in capsys.readouterr().out

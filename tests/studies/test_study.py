@@ -404,3 +404,11 @@ def test_override_names_the_nearest_path(assignment: str, message: str) -> None:
     values, problems = override(STUDY, [assignment, "seeds=9"])
     assert problems == [message]
     assert values == STUDY | {"seeds": 9}
+
+
+def test_fingerprint_is_that_of_the_text_wherever_it_lies() -> None:
+    def fingerprint(data: str) -> str:
+        return Study.from_dict({**STUDY, "data": data}).fingerprint()
+
+    assert fingerprint("/here/text.txt") == fingerprint("/there/text.txt") == fingerprint("text.txt")
+    assert len({fingerprint(data) for data in ("text.txt", "pydocs", "a/text.txt", "/here/other.txt")}) == 4
