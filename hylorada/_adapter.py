@@ -177,11 +177,8 @@ class Adapter(nn.Module):
         return values, grads
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "_vector": None,
-            "_hold": None,
-        }  # a copy's parameters are no views of it and have no hooks
+        # a copy's parameters are no views of the vector and have no hooks
+        return {**vars(self), "_vector": None, "_hold": None}
 
     def refuse_if_seated(self) -> None:
         """Raise if a seat trains this adapter: its LoRA gradients then lie in one vector, where no one else looks.

@@ -26,8 +26,8 @@ class BoundaryAdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self._boundary_groups():
-            if self.holds():
+        if self.holds():
+            for group in self._boundary_groups():
                 group["params"][0].grad = None  # with one of zeros AdamW would count the step
         _plain_step(self)
         for group in self._boundary_groups():
@@ -114,9 +114,11 @@ def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) ->
     Raises:
         InputError: somebody else computes the loss, without the regularizers.
     """
-    penalty = boundary_penalties(adapters)
     labels, items = call.get("labels"), call.get("num_items_in_batch")
-    if penalty is None or (labels is None and items is None):
+    if labels is None and items is None:
+        return output
+    penalty = boundary_penalties(adapters)
+    if penalty is None:
         return output
     if labels is None:
         raise InputError(

@@ -202,10 +202,12 @@ class Store:
         if not path.exists():
             return
         before, name = stored_study(path), self.study.name
-        if changed := [f"study {name!r} exists with other settings: {c}" for c in _changes(before, self.study)]:
-            changed.append("give the new study another name (--name), or set what it had")
-        if changed := changed + [f"study {name!r}: {f}" for f in _fewer(before, self.study)]:
-            raise InputError(changed)
+        problems = [f"study {name!r} exists with other settings: {c}" for c in _changes(before, self.study)]
+        if problems:
+            problems.append("give the new study another name (--name), or set what it had")
+        problems += [f"study {name!r}: {f}" for f in _fewer(before, self.study)]
+        if problems:
+            raise InputError(problems)
 
     def _check_files(self) -> None:
         """See that what is used only at the end can be read."""
@@ -308,6 +310,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def _fewer(before: Mapping[str, Any], study: Study) -> list[str]:
+    """What is asked for less than a stored study has."""
     return [
         f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
         for key, now in (("trials", study.trials), ("seeds", study.seeds))
