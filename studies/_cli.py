@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from filelock import Timeout
 from rich.console import Console
 
 from hylorada import InputError, nearest
@@ -22,7 +23,7 @@ from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error
-from ._files import stored_study
+from ._files import stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
 
@@ -280,10 +281,8 @@ def _option(name: str, value: object, default: object) -> list[str]:
 
 def _at_work(folder: Path) -> bool:
     """Whether a process runs this study: it then holds the lock."""
-    from filelock import FileLock, Timeout
-
     try:
-        with FileLock(folder / "lock", timeout=0):
+        with study_lock(folder):
             return False
     except (Timeout, OSError):  # in a folder that can't be written to, nobody knows
         return True

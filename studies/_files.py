@@ -11,6 +11,8 @@ from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock
+
 from hylorada import InputError
 from hylorada._files import replace_file
 
@@ -20,6 +22,11 @@ from ._typed import typed
 Value = TypeVar("Value")
 
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
+
+
+def study_lock(folder: Path) -> FileLock:
+    """The lock that whoever runs the study of a folder holds; by itself it waits for nobody."""
+    return FileLock(folder / "lock", timeout=0)
 
 
 def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
-from ._files import append_line, read_json, require_database, stored_study, write_atomically
+from ._files import append_line, read_json, require_database, stored_study, study_lock, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._records import (
     Record,
@@ -62,7 +62,7 @@ class Store:
         check_kinds(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.study = folder, study
-        self._lock = FileLock(folder / "lock")
+        self._lock = study_lock(folder)
         try:
             self._lock.acquire(timeout=_LOCK_S)
         except Timeout as error:

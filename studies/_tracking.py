@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import requests  # MLflow's own client library
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from sqlalchemy import make_url  # MLflow's own database library
@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from urllib3.exceptions import LocationParseError  # below requests
 
 from ._experiment import open_runs, passes, reason_of
-from ._files import is_sqlite
+from ._files import is_sqlite, study_lock
 from ._paths import path_problem
 from ._records import Record
 from ._runs import close_abandoned
@@ -286,7 +286,7 @@ def reconcile(uri: str, experiment: str, folder: Path) -> str | None:
     if not (folder / "id").exists():
         return None
     try:
-        with FileLock(folder / "lock", timeout=0):
+        with study_lock(folder):
             return _reconcile(uri, experiment, (folder / "id").read_text().strip())
     except (Timeout, PermissionError):  # it runs, or is somebody else's
         return None
