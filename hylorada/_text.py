@@ -1,29 +1,40 @@
 """Text: what a user names with `--data`, read into documents of three splits."""
 
-import contextlib
 import hashlib
 import os
-import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hylorada._bases import first_line, hub_is_reachable, is_gated
+from hylorada._columns import Rows
 from hylorada._errors import InputError, nearest
-from hylorada._json_lines import read_json_lines
+from hylorada._hub_text import HUB_ID, read_hub
 from hylorada._names import PYDOCS
+from hylorada._separators import DOCUMENT_SEPARATORS, decide, join
+from hylorada._splits import COMPRESSIONS, SPLITS, SUFFIXES, find_splits, keywords, kind_of
+from hylorada._tables import read_file
 
-SPLITS = ("train", "validation", "test")
-SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-_ALIASES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
-_BUILDERS = {".csv": "csv", ".parquet": "parquet"}
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
-_Splits = dict[str, list[str]]
+@dataclass(frozen=True)
+class SplitSource:
+    """Where a split comes from.
+
+    Attributes:
+        files: that were read, or the split of a hub data set; none where the split was cut off another.
+        rows: that were read, empty ones included.
+        empty: rows that were dropped because they hold nothing.
+        cut_from: "train" or "the whole text" where the split is a piece of that; else None.
+    """
+
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    empty: int = 0
+    cut_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,24 +45,55 @@ class Text:
         splits: "train", "validation" and "test", each with its documents in order.
         fingerprint: first 16 hex digits of the SHA-256 over the contents of all splits.
         revision: commit of a hub data set, as far as `datasets` knows it; None for anything local.
+        separator: what stands between documents: "eos", "newline" or "none"; see :func:`load_text`.
+        column: of the tables that were read; None for plain text.
+        delimiter: of the cells of a .csv or .tsv file.
+        sources: of each split.
+        left_out: splits and files that were found and are none of the text.
     """
 
     name: str
     splits: dict[str, tuple[str, ...]]
     fingerprint: str
     revision: str | None = None
+    separator: str = "eos"
+    column: str | None = None
+    delimiter: str | None = None
+    sources: Mapping[str, SplitSource] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
-def load_text(data: str, *, text_column: str | None = None) -> Text:
+@dataclass(frozen=True)
+class _Source:
+    """The rows of a source by split; under "" where it has none."""
+
+    rows: dict[str, list[Rows]]
+    revision: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def load_text(
+    data: str,
+    *,
+    text_column: str | None = None,
+    document_separator: str = "auto",
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    split: str | None = None,
+) -> Text:
     """Read `pydocs`, a file, a folder, or a hub data set `name` or `name:config`.
 
-    A source with one text, or with no named splits, is cut 80/10/10 by characters into contiguous pieces; a document
-    may be cut in two. Splits that a source with a train split lacks are cut off its end, 10 % each. Without a train
-    split, a single named split counts as one text.
+    A source without named splits is cut 80/10/10 by characters into contiguous pieces; a document may be cut in two.
+    Splits that a source with a train split lacks are cut off its end, 10 % each.
 
     Args:
         data: the source; an existing file or folder goes before a hub id of the same name.
-        text_column: the column that holds the text; by default `text`, else the only string column.
+        text_column: the column that holds the text; by default `text`, then `content`, then chats (`messages`,
+            `conversations`), then a column of another usual name if no other column holds text.
+        document_separator: "eos": the tokenizer's end token stands between documents. "newline": rows are lines of one
+            running text. "none": rows are joined as they are. "auto": "newline" where rows are evidently lines (they
+            end in their own newline, or blank rows stand between them), "none" for chats, else "eos".
+        tokenizer: whose chat template turns chats into text; needed for chats alone.
+        split: the only one that is needed; then a source without a train split will do.
 
     Raises:
         InputError: the source, its column or one of its splits can't be used.
@@ -60,28 +102,49 @@ def load_text(data: str, *, text_column: str | None = None) -> Text:
         >>> sorted(load_text("pydocs").splits)
         ['test', 'train', 'validation']
     """
-    splits, revision = _read_source(data, text_column)
-    documents = _complete(data, {name: [text for text in texts if text.strip()] for name, texts in splits.items()})
+    if document_separator not in DOCUMENT_SEPARATORS:
+        hint = nearest(document_separator, DOCUMENT_SEPARATORS)
+        raise InputError(f"document_separator {document_separator!r} is unknown; {hint}")
+    source = _read_source(data, text_column, tokenizer)
+    everything = [rows for parts in source.rows.values() for rows in parts]
+    column, delimiter = _common_column(data, everything)
+    separator = decide(everything) if document_separator == "auto" else document_separator
+    whole = {
+        name: join((text for rows in parts for text in rows.texts), separator) for name, parts in source.rows.items()
+    }
+    sources = {name: _origin(parts, separator) for name, parts in source.rows.items()}
+    documents, sources = _complete(data, whole, sources, split)
     if empty := [f"data {data!r}: split {name!r} is empty" for name, texts in documents.items() if not texts]:
         raise InputError(empty)
-    return Text(data, documents, _fingerprint(documents), revision)
+    return Text(
+        data,
+        documents,
+        _fingerprint(documents),
+        source.revision,
+        separator,
+        column,
+        delimiter,
+        sources,
+        source.left_out,
+    )
 
 
-def _read_source(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
+def _read_source(data: str, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
     path = Path(os.path.expanduser(data))
-    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and path.suffix.lower() == ".txt")):
+    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")):
         raise InputError(f"text_column {text_column!r}: data {data!r} is plain text and has no columns")
     if data == PYDOCS:
         from pydoc_data.topics import topics
 
-        return {"train": [topics[name] for name in sorted(topics)]}, None
+        return _Source({"": [Rows((topics[name],), source="") for name in sorted(topics)]})
     if data and os.path.isdir(path):
-        return _read_folder(path, text_column), None
+        return _read_folder(path, text_column, tokenizer)
     if os.path.isfile(path):
-        return {"train": _read_file(path, text_column)}, None
-    if data.startswith((".", "/", "~")) or data.endswith(SUFFIXES) or not _HUB_ID.fullmatch(data):
+        return _Source({"": [replace(read_file(path, text_column, tokenizer), source=path.name)]})
+    if data.startswith((".", "/", "~")) or data.endswith((*SUFFIXES, *COMPRESSIONS)) or not HUB_ID.fullmatch(data):
         raise InputError(f"data {data!r}: no such file or folder{_sibling(path)}")
-    return _read_hub(data, text_column)
+    rows, left_out, revision = read_hub(data, text_column, tokenizer)
+    return _Source(rows, revision, left_out)
 
 
 def _sibling(path: Path) -> str:
@@ -92,155 +155,58 @@ def _sibling(path: Path) -> str:
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 
 
-def _read_folder(folder: Path, text_column: str | None) -> _Splits:
-    """Documents by split where files or subfolders are named after splits, else all under "train"."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    if not files:
-        raise InputError(f"data {str(folder)!r}: no files; supported: {', '.join(SUFFIXES)}")
-    named: _Splits = {}
-    for path in files:
-        if split := _split_of(path.relative_to(folder).parts[0]):
-            named.setdefault(split, []).extend(_read_file(path, text_column))
-    return named or {"train": [text for path in files for text in _read_file(path, text_column)]}
+def _read_folder(folder: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
+    layout = find_splits(folder)
+    rows = {
+        split: [
+            replace(read_file(path, text_column, tokenizer), source=str(path.relative_to(folder))) for path in paths
+        ]
+        for split, paths in layout.files.items()
+    }
+    return _Source(rows, left_out=layout.left_out)
 
 
-def _split_of(name: str) -> str | None:
-    """The split a file, subfolder or hub split is named after; shards such as `train-00000-of-00002` count."""
-    stem = re.sub(r"-\d+-of-\d+$", "", name.split(".")[0].lower())
-    return _ALIASES.get(stem)
+def _common_column(data: str, rows: Sequence[Rows]) -> tuple[str | None, str | None]:
+    """The column and the delimiter of all tables.
+
+    Raises:
+        InputError: the text would come from different columns.
+    """
+    columns = {r.column: r.source for r in rows if r.column is not None}
+    if len(columns) > 1:
+        listed = ", ".join(f"{column!r} in {source}" for column, source in columns.items())
+        raise InputError(f"data {data!r}: the text column is {listed}; name one with --text-column")
+    delimiters = [r.delimiter for r in rows if r.delimiter is not None]
+    return next(iter(columns), None), delimiters[0] if delimiters else None
 
 
-def _read_file(path: Path, text_column: str | None) -> list[str]:
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"data {str(path)!r}: suffix {path.suffix!r} is not supported; one of: {', '.join(SUFFIXES)}")
-    text = "" if suffix == ".parquet" else _decode(path)
-    if suffix == ".txt":
-        return [text]
-    if suffix != ".parquet" and not text.strip():
-        return []
-    if suffix == ".jsonl":
-        types, columns = read_json_lines(text, str(path))
-        return _texts(columns[_text_column(types, str(path), text_column)])
-    return _read_rows(path, _BUILDERS[suffix], text_column)
+def _origin(parts: Sequence[Rows], separator: str) -> SplitSource:
+    blank = sum(not text.strip() for rows in parts for text in rows.texts) if separator == "eos" else 0
+    missing = sum(rows.missing for rows in parts)
+    return SplitSource(
+        files=tuple(rows.source for rows in parts if rows.source),
+        rows=sum(len(rows.texts) for rows in parts) + missing,
+        empty=blank + missing,
+    )
 
 
-def _decode(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
-    except OSError as error:
-        raise InputError(f"data {str(path)!r}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"data {str(path)!r}: byte {error.start} is not UTF-8") from error
-    if "\0" in text:
-        raise InputError(f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): no text file")
-    return text
-
-
-def _read_rows(path: Path, builder: str, text_column: str | None) -> list[str]:
-    import datasets
-
-    # A cache of its own: jobs that start together share nothing, and an edited file is never served from a stale cache.
-    with tempfile.TemporaryDirectory() as cache, _quiet_datasets(offline=False):
-        try:
-            rows = datasets.load_dataset(builder, data_files=str(path), cache_dir=cache, keep_in_memory=True)["train"]
-        except Exception as error:  # of the readers beneath, each with its own
-            reason = first_line(error.__cause__ or error)
-            if "corresponds to no data" in reason or "BatchSize" in reason:  # a table without rows
-                return []
-            raise InputError(f"data {str(path)!r}: can't be read as {builder}: {reason}") from error
-        return _texts(rows[_text_column(_types(rows), str(path), text_column)])
-
-
-def _types(rows: Any) -> dict[str, str]:
-    return {name: getattr(feature, "dtype", type(feature).__name__) for name, feature in rows.features.items()}
-
-
-def _texts(values: Iterable[str | None]) -> list[str]:
-    return [text for text in values if text]
-
-
-def _text_column(types: Mapping[str, str], source: str, text_column: str | None) -> str:
-    texts = [name for name, dtype in types.items() if dtype in ("string", "large_string")]
-    if text_column is not None and text_column not in types:
-        raise InputError(f"text_column {text_column!r} is not in {source!r}; {nearest(text_column, types)}")
-    if text_column is not None and text_column not in texts:
-        raise InputError(f"text_column {text_column!r} of {source!r} holds {types[text_column]}, not text")
-    column = text_column or ("text" if "text" in texts else texts[0] if len(texts) == 1 else None)
-    if column is None:
-        listed = ", ".join(f"{name} ({dtype})" for name, dtype in types.items())
-        raise InputError(f"data {source!r}: name the text column with --text-column; columns: {listed}")
-    return column
-
-
-def _read_hub(data: str, text_column: str | None) -> tuple[_Splits, str | None]:
-    import datasets
-
-    name, _, config = data.partition(":")
-    # To `datasets` these are ways to read whatever lies in the current folder, or in the folder of this name.
-    if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or os.path.isdir(name):
-        raise InputError(f"data {data!r}: {name!r} is no data set of the hub; name a folder or a file by its path")
-    offline = not hub_is_reachable()
-    with _quiet_datasets(offline):
-        try:
-            found = datasets.load_dataset(name, config or None)
-        except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
-            raise InputError(_hub_problem(data, error, offline)) from error
-    named: _Splits = {}
-    for split, rows in found.items():
-        named.setdefault(_split_of(split) or split, []).extend(
-            _texts(rows[_text_column(_types(rows), data, text_column)])
-        )
-    # The commit stands in the addresses of the downloaded files: hf://datasets/NAME@COMMIT/...
-    commit = re.search(r"@([0-9a-f]{40})/", " ".join(next(iter(found.values())).info.download_checksums or {}))
-    return named, commit[1] if commit else None
-
-
-def _hub_problem(data: str, error: BaseException, offline: bool) -> str:
-    name, _, config = data.partition(":")
-    if is_gated(error):
-        return f"data {data!r}: access to {name} needs approval and a token"
-    if (hint := nearest(data, [PYDOCS])).startswith("did you mean"):
-        return f"data {data!r}: no file, no folder and no hub data set; {hint}"
-    if offline:
-        names = f"{name!r}, {config!r}" if config else repr(name)
-        fetch = f'python -c "from datasets import load_dataset; load_dataset({names})"'
-        return f"data {data!r}: no file or folder, the hub can't be reached, no copy is cached; fetch it with: {fetch}"
-    return f"data {data!r}: {first_line(error)}"
-
-
-@contextlib.contextmanager
-def _quiet_datasets(offline: bool) -> Iterator[None]:
-    """No progress bars; with `offline`, no attempts at the network, whose retries take 23 s."""
-    import datasets
-    from huggingface_hub import constants
-
-    before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE, datasets.are_progress_bars_disabled())
-    level = datasets.logging.get_verbosity()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs of an error, the error says too
-    if offline:
-        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before[:2]
-        datasets.logging.set_verbosity(level)
-        if not before[2]:
-            datasets.enable_progress_bars()
-
-
-def _complete(data: str, splits: _Splits) -> dict[str, tuple[str, ...]]:
-    """All three splits, those that the source lacks cut off the end of train."""
+def _complete(
+    data: str, splits: dict[str, list[str]], sources: dict[str, SplitSource], split: str | None
+) -> tuple[dict[str, tuple[str, ...]], dict[str, SplitSource]]:
+    """All three splits, those that the source lacks cut off the end of train; or those it has, if `split` is there."""
+    if "" in splits:  # no names say a split
+        pieces = dict(zip(SPLITS, _cut(splits[""], 2), strict=True))
+        cut = {name: replace(sources[""], cut_from="the whole text") for name in SPLITS}
+        return {name: tuple(texts) for name, texts in pieces.items()}, cut
     if "train" not in splits:
-        if len(splits) != 1:
-            raise InputError(f"data {data!r}: no train split; it has: {', '.join(sorted(splits))}")
-        splits = {"train": next(iter(splits.values()))}
+        if split in splits:
+            return {split: tuple(splits[split])}, {split: sources[split]}
+        there = ", ".join(sorted(splits)) or "no split that is named after one"
+        raise InputError(f"data {data!r}: no train split; it has: {there}; splits are named {keywords()}")
     missing = [name for name in SPLITS if name not in splits]
-    pieces = _cut(splits["train"], len(missing))
-    whole = {**splits, **dict(zip(["train", *missing], pieces, strict=True))}
-    return {name: tuple(whole[name]) for name in SPLITS}
+    pieces = dict(zip(["train", *missing], _cut(splits["train"], len(missing)), strict=True))
+    origins = {**dict.fromkeys(missing, SplitSource(cut_from="train")), **sources}
+    return {name: tuple({**splits, **pieces}[name]) for name in SPLITS}, {name: origins[name] for name in SPLITS}
 
 
 def _cut(documents: Sequence[str], num_ends: int) -> list[list[str]]:
