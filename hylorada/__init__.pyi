@@ -22,7 +22,8 @@ from ._peft_format import load_adapter, save_adapter
 from ._probe import probe
 from ._seat import Diverged, Seat
 from ._seeding import derive_seed
-from ._text import SPLITS, Text, load_text
+from ._splits import SPLITS
+from ._text import Text, load_text
 from ._training import DoesNotFit, evaluate, read_step, start_step, train_step
 
 __all__ = [

@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from hylorada._architectures import ARCHITECTURES, select_targets
 from hylorada._errors import InputError, nearest
+from hylorada._lfs import pointer_problem
 from hylorada._names import SMOLLM2, TINY
 
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
@@ -48,6 +49,7 @@ class BaseInfo:
         config_fingerprint: the same over what config.json says of it; None where ``fingerprint`` vouches for that
             too (a commit, or a GGUF file).
         revision: commit of a base from the hub, else None.
+        num_embeddings: rows of the embedding table; a token id must be below.
     """
 
     name: str
@@ -59,6 +61,7 @@ class BaseInfo:
     fingerprint: str
     config_fingerprint: str | None = None
     revision: str | None = None
+    num_embeddings: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def inspect_base(model: str) -> BaseInfo:
     if max_positions is not None and max_positions < 1:
         raise InputError(f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}")
     with _loading(model, source):
-        num_parameters = int(_without_weights(config).num_parameters())
+        empty = _without_weights(config)
+        num_parameters = int(empty.num_parameters())
+        embedding: Any = empty.get_input_embeddings()
         _check_weights(model, source)
     commit = None if source.weights else _cached_commit(source.location)
     return BaseInfo(
@@ -109,6 +114,7 @@ def inspect_base(model: str) -> BaseInfo:
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
         config_fingerprint=_hash_config(source.config) if source.config else None,
         revision=commit,
+        num_embeddings=int(embedding.num_embeddings),
     )
 
 
@@ -217,6 +223,8 @@ def _find_smollm2() -> _Source:
 def _find_folder(model: str, folder: Path) -> _Source:
     if not (folder / "config.json").is_file():
         raise InputError(f"model {model!r}: the folder has no config.json")
+    if pointers := [p for path in sorted(folder.glob("*.*")) if (p := pointer_problem(path))]:
+        raise InputError([f"model {model!r}: {problem}" for problem in pointers])
     if (folder / "adapter_config.json").exists():  # transformers would put that adapter into the base
         raise InputError(f"model {model!r}: the folder holds an adapter (adapter_config.json) beside the base; move it")
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))

@@ -74,6 +74,7 @@ def build_blocks(
     *,
     split: str,
     cache_dir: Path | None = None,
+    num_embeddings: int | None = None,
 ) -> Blocks:
     """Tokenise documents and cut them into blocks without overlap.
 
@@ -86,16 +87,40 @@ def build_blocks(
         block_size: tokens in a block, T.
         split: named in error messages.
         cache_dir: where blocks are kept for the next call and for other processes; nowhere by default.
+        num_embeddings: rows of the base's embedding table, if known.
 
     Raises:
-        InputError: less than one block of text, or several documents and no end-of-text token.
+        InputError: less than one block of text, several documents and no end-of-text token, or a token that the base
+            has no embedding for.
     """
     if block_size < 2:
         raise InputError(f"`block_size` must be at least 2, got {block_size}")
     if tokenizer.eos_token_id is None and len(documents) > 1:
         raise InputError(f"split {split!r}: {len(documents)} documents, but the tokenizer has no end-of-text token")
     if cache_dir is None:
-        return _pack(documents, tokenizer, block_size, split)
+        blocks = _pack(documents, tokenizer, block_size, split)
+    else:
+        blocks = _pack_once(documents, tokenizer, block_size, split, cache_dir)
+    _check_ids(blocks, tokenizer, split, num_embeddings)
+    return blocks
+
+
+def _check_ids(blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str, num_embeddings: int | None) -> None:
+    """Refuse a token that the base has no embedding for: a forward pass would fail, on a GPU without saying why."""
+    largest = int(blocks.input_ids.max())
+    if num_embeddings is None or largest < num_embeddings:
+        return
+    token = tokenizer.convert_ids_to_tokens(largest)
+    raise InputError(
+        f"split {split!r}: token id {largest} ({token!r}) is beyond the base's embedding table of {num_embeddings} "
+        "rows; resize the base's embeddings (`resize_token_embeddings`), or use its own tokenizer"
+    )
+
+
+def _pack_once(
+    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int, split: str, cache_dir: Path
+) -> Blocks:
+    """Read the blocks from the cache, or pack them and put them there."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     path = cache_dir / f"blocks-{_cache_key(documents, tokenizer, block_size)}.npz"
     # Whoever comes first packs; the others wait and read.

@@ -23,6 +23,7 @@ from ._adapter import Adapter, check_base
 from ._architectures import Target
 from ._config import HyLoRADAConfig
 from ._errors import InputError
+from ._lfs import pointer_problem
 
 CONFIG = "hylorada_config.json"
 PEFT_CONFIG = "adapter_config.json"
@@ -196,6 +197,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"adapter {str(folder)!r}: no such folder")
     if missing := [n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()]:
         raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
+    if pointers := [
+        p for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if (p := pointer_problem(folder / n))
+    ]:
+        raise InputError([f"adapter {str(folder)!r}: {problem}" for problem in pointers])
     path = folder / CONFIG
     values = _read_json(path)
     if values.get("format") != _FORMAT:

@@ -13,8 +13,12 @@ COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".txt")
 
 # Files of these kinds may hold text, but are not read.
-_NOT_READ = (".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar", ".text", ".tgz")
-_NOT_READ += (".tokens", ".xml", ".zip", *COMPRESSIONS)
+_NOT_READ = frozenset(
+    (
+        *(".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar", ".text", ".tgz"),
+        *(".tokens", ".xml", ".zip", *COMPRESSIONS),
+    )
+)
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)\b", re.IGNORECASE)
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _GLUED = ("corpus", "data", "file", "files", "s", "set", "split", "text")

@@ -94,13 +94,23 @@ def _add_study_options(parser: Any) -> None:
     parser.add_argument("--name", help="of this study: folder and MLflow experiment; default: the definition's")
     parser.add_argument("--model", help="base: tiny, smollm2-135m, a hub id or a folder")
     parser.add_argument(
-        "--data", help="text: pydocs, a hub name:config, a folder or a file (.txt .jsonl .parquet .csv)"
+        "--data", help="text: pydocs, a hub name:config, a folder or a file (.txt .jsonl .parquet .csv .tsv)"
     )
-    parser.add_argument("--text-column", help="column of a table; default: found by itself")
+    parser.add_argument("--text-column", help="column of a table; default: text, content, or chats (messages)")
+    _add_separator(parser)
     parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
     parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm")
     parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage")
     parser.add_argument("--seed", type=int, help="of the whole study")
+
+
+def _add_separator(parser: Any) -> None:
+    parser.add_argument(
+        "--document-separator",
+        metavar="S",
+        help="between rows or files: eos (the end token: they are documents), newline (they are lines of one text), "
+        "none, or auto; default: auto, by what the rows look like",
+    )
 
 
 def _add_run(commands: Any) -> None:
@@ -138,7 +148,8 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("--adapter", type=_folder, metavar="DIR", help="a saved or exported adapter; default: none")
     parser.add_argument("--model", help=exported % "tiny")
     parser.add_argument("--data", help=exported % "pydocs")
-    parser.add_argument("--text-column", help="column of a table")
+    parser.add_argument("--text-column", help="column of a table; default: text, content, or chats (messages)")
+    _add_separator(parser)
     parser.add_argument("--split", default="test", help="train, validation or test; default: %(default)s")
     parser.add_argument("--block-size", type=int, metavar="T", help=exported % "128")
     parser.add_argument("--blocks", type=int, metavar="N", help="first N blocks; " + exported % "all")

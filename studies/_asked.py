@@ -35,6 +35,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         "model": args.model,
         "data": args.data,
         "text_column": args.text_column,
+        "document_separator": args.document_separator,
         "block_size": args.block_size,
         "trials": args.trials,
         "seeds": args.seeds,

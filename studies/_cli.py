@@ -114,6 +114,7 @@ def _options(args: argparse.Namespace) -> Options:
         address=args.address,
         seats=args.seats,
         wait=args.wait,
+        quiet=args.json,
     )
 
 
@@ -298,11 +299,19 @@ def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
         print(f"hylorada: {told}", file=sys.stderr)
 
 
+def _say(line: str) -> None:
+    print(f"hylorada: {line}", file=sys.stderr, flush=True)
+
+
+def _say_nothing(_line: str) -> None:
+    return
+
+
 def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     from ._evaluate import Request, measure
 
     request = Request.of(args.adapter, {name: getattr(args, name) for name in Request.options()})
-    values, notes = measure(request)
+    values, notes = measure(request, say=_say_nothing if args.json else _say)
     for note in notes:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 from hylorada import Adapter, BaseInfo, InputError, nearest
 
 from ._export import read_export
+from ._text_notes import text_facts, text_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Request:
         model: base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: text: ``pydocs``, a hub ``name:config``, a folder or a file.
         text_column: column of a table or hub data set; None finds it.
+        document_separator: between documents, see :func:`hylorada.load_text`.
         split: of the text.
         block_size: T, tokens a block.
         blocks: the first of the split; None takes all.
@@ -34,6 +36,7 @@ class Request:
     model: str = "tiny"
     data: str = "pydocs"
     text_column: str | None = None
+    document_separator: str = "auto"
     split: str = "test"
     block_size: int = 128
     blocks: int | None = None
@@ -63,15 +66,21 @@ class Request:
         record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
         if "data" not in given:
-            taken += ["data", "data_fingerprint", "text_column"]
+            taken += ["data", "data_fingerprint", "text_column", "document_separator"]
         known = {name: record[name] for name in taken if name in record}
+        if "data" in known:  # before the field there was, an end token stood between any two rows
+            known.setdefault("document_separator", "eos")
         if "data" not in given and "block_size" not in given and given.get("split", "test") == "test":
             known["blocks"] = record.get("test_blocks")
         return cls(adapter=adapter, **{**known, **given})
 
 
-def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
+def measure(request: Request, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
     """The figures, by the names that command line and MLflow use, and what the reader must know.
+
+    Args:
+        request: what to measure.
+        say: is told of the text that was read, before anything is computed.
 
     Raises:
         InputError: an unknown split, a block longer than the base takes, more blocks than there are, a loss that is
@@ -87,13 +96,26 @@ def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
     info = inspect_base(request.model)
     if info.max_positions and request.block_size > info.max_positions:
         raise InputError(f"block_size {request.block_size} exceeds model limit {info.max_positions} ({request.model})")
-    text = load_text(request.data, text_column=request.text_column)
     tokenizer = load_tokenizer(request.model)
-    documents = text.splits[request.split]
-    blocks = build_blocks(documents, tokenizer, request.block_size, split=request.split)
-    if request.blocks is not None and not 1 <= request.blocks <= blocks.num_blocks:
-        raise InputError(f"`blocks` must be 1 to {blocks.num_blocks}, got {request.blocks}")
-    blocks = blocks.head(request.blocks)
+    text = load_text(
+        request.data,
+        text_column=request.text_column,
+        document_separator=request.document_separator,
+        tokenizer=tokenizer,
+        split=request.split,
+    )
+    whole = build_blocks(
+        text.splits[request.split],
+        tokenizer,
+        request.block_size,
+        split=request.split,
+        num_embeddings=info.num_embeddings,
+    )
+    if request.blocks is not None and not 1 <= request.blocks <= whole.num_blocks:
+        raise InputError(f"`blocks` must be 1 to {whole.num_blocks}, got {request.blocks}")
+    for line in text_notes(text, tokenizer, {request.split: whole}, request.document_separator):
+        say(line)
+    blocks = whole.head(request.blocks)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
     adapters = [] if request.adapter is None else [load_adapter(base, request.adapter)]
@@ -103,7 +125,7 @@ def measure(request: Request) -> tuple[dict[str, Any], list[str]]:
         raise InputError(f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})")
     figures = {**found.metrics(), "tokens": found.tokens, "blocks": blocks.num_blocks}
     notes = _notes(request, info, text.fingerprint) + _length_notes(adapters, request.block_size)
-    return {**figures, "data_fingerprint": text.fingerprint}, notes
+    return {**figures, "data_fingerprint": text.fingerprint, **text_facts(text, tokenizer)}, notes
 
 
 def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:

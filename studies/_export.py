@@ -36,6 +36,7 @@ class _Recorded(TypedDict, total=False):
     data: str
     data_fingerprint: str
     text_column: str | None
+    document_separator: Literal["auto", "eos", "newline", "none"]
     block_size: int
     test_blocks: int
     dtype: Literal["float32", "bfloat16", "float64"]
@@ -205,6 +206,7 @@ def _record(winner: _Winner) -> dict[str, Any]:
         "model": study.model,
         "data": study.data,
         "text_column": study.text_column,
+        "document_separator": study.document_separator,
         "block_size": study.block_size,
         "dtype": study.dtype,
         **{name: provenance[name] for name in copied},

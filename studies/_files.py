@@ -98,7 +98,8 @@ def stored_study(path: Path) -> Mapping[str, Any]:
     Raises:
         InputError: the file is lost or damaged.
     """
-    values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
+    # Before the field there was, an end token stood between any two rows.
+    values: Mapping[str, Any] = {"document_separator": "eos", **read_json(path, Mapping[str, Any])}
     kinds = {"definition": str, "trials": int, "seeds": int}
     if lost := kinds.keys() - values:
         raise damaged(path, f"no field {min(lost)!r}")

@@ -1,12 +1,15 @@
 """What a study is given, and its checks: before any compute, and before anything is written."""
 
+import dataclasses
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hylorada import InputError
+from hylorada._separators import DOCUMENT_SEPARATORS
 
 from ._experiment import check_artifacts
 from ._options import Options
@@ -14,6 +17,7 @@ from ._paths import path_problem
 from ._points import target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._study import Study
+from ._text_notes import count_tokens, text_facts, text_notes
 from ._tracking import check_tracking, unwritable
 
 _MOST_SEATS = 1024
@@ -22,10 +26,23 @@ _LONG = 1000  # characters a token: a text longer than that many blocks surely h
 
 @dataclass(frozen=True)
 class Material:
-    """The checked inputs of a study: tokenised text and what identifies text and base."""
+    """The checked inputs of a study: tokenised text and what identifies text and base.
+
+    Attributes:
+        blocks: of each split.
+        provenance: what identifies text and base, and more that results depend on.
+        separator: that stands between documents.
+        text_notes: what was read, for the user.
+    """
 
     blocks: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    separator: str = "eos"
+    text_notes: Sequence[str] = ()
+
+    def settled(self, study: Study) -> Study:
+        """Return the study with the separator that "auto" stands for, so that it resumes with the same."""
+        return dataclasses.replace(study, document_separator=self.separator)
 
     def inputs(self) -> dict[str, str]:
         """What identifies base and text; a study folder is tied to it."""
@@ -47,22 +64,26 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
     Raises:
         InputError: all problems found; nothing has been written.
     """
-    from hylorada import load_tokenizer
     from hylorada._bases import target_problems
 
-    problems, base, text = _inputs(study.to_dict(), options)
+    problems, base, tokenizer, text = _inputs(study.to_dict(), options)
     if base is not None and (targets := target_modules(study)):
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
         join()
-    blocks: dict[str, Any] = {}
-    if base is not None and text is not None:
-        tokenizer = _attempt(problems, load_tokenizer, study.model)
-        if tokenizer is not None:
-            blocks = _blocks(problems, study, options, text, tokenizer)
+    whole: dict[str, Any] = {}
+    if base is not None and tokenizer is not None and text is not None:
+        whole = _blocks(problems, study, options, text, tokenizer, base.num_embeddings)
     if problems or base is None or text is None:
         raise InputError(problems)
-    return Material(blocks, _provenance(study, base, text, blocks))
+    blocks = _limited(study, whole)
+    told = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
+    return Material(
+        blocks,
+        _provenance(study, base, text, blocks) | told,
+        text.separator,
+        text_notes(text, tokenizer, whole, study.document_separator),
+    )
 
 
 def input_problems(values: Mapping[str, Any], options: Options) -> list[str]:
@@ -70,9 +91,8 @@ def input_problems(values: Mapping[str, Any], options: Options) -> list[str]:
     return _inputs(values, options)[0]
 
 
-def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any, Any]:
-    """Problems, base and text, as far as these fields of a study are there and of the right type."""
-    from hylorada import inspect_base, load_text
+def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any, Any, Any]:
+    """Problems, base, tokenizer and text, as far as these fields of a study are there and of the right type."""
 
     problems = []
     if problem := path_problem(options.storage) or unwritable(options.storage):
@@ -85,14 +105,31 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
         problems.append(f"seats must be at {limit}, got {options.seats}")
-    model, data, column, size = (values.get(k) for k in ("model", "data", "text_column", "block_size"))
-    base = _attempt(problems, inspect_base, model) if isinstance(model, str) else None
-    if base and base.max_positions and isinstance(size, int) and size > base.max_positions:
-        problems.append(f"block_size {size} exceeds model limit {base.max_positions} ({model})")
-    text = None
-    if isinstance(data, str) and isinstance(column, str | None):
-        text = _attempt(problems, load_text, data, text_column=column)
-    return problems, base, text
+    base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
+    return problems, base, tokenizer, _text(problems, values, tokenizer)
+
+
+def _base(problems: list[str], model: Any, block_size: Any) -> tuple[Any, Any]:
+    from hylorada import inspect_base, load_tokenizer
+
+    if not isinstance(model, str):
+        return None, None
+    base = _attempt(problems, inspect_base, model)
+    if base is None:
+        return None, None
+    if base.max_positions and isinstance(block_size, int) and block_size > base.max_positions:
+        problems.append(f"block_size {block_size} exceeds model limit {base.max_positions} ({model})")
+    return base, _attempt(problems, load_tokenizer, model)
+
+
+def _text(problems: list[str], values: Mapping[str, Any], tokenizer: Any) -> Any:
+    from hylorada import load_text
+
+    data, column, separator = (values.get(k) for k in ("data", "text_column", "document_separator"))
+    if not isinstance(data, str) or not isinstance(column, str | None):
+        return None
+    known = separator if separator in DOCUMENT_SEPARATORS else "auto"  # else it is refused elsewhere
+    return _attempt(problems, load_text, data, text_column=column, document_separator=known, tokenizer=tokenizer)
 
 
 def _address_problems(address: str | None) -> list[str]:
@@ -111,28 +148,33 @@ def _address_problems(address: str | None) -> list[str]:
     return []
 
 
-def _blocks(problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any) -> dict[str, Any]:
-    """The blocks of each split; a text that may be too short is tried before anything is written."""
-    from hylorada import build_blocks
+def _blocks(
+    problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any, num_embeddings: int | None
+) -> dict[str, Any]:
+    """All blocks of each split; a text that may be too short is tried before anything is written."""
+    from hylorada import SPLITS, build_blocks
 
-    limits = {"train": None, "validation": study.eval_blocks, "test": study.test_blocks}
-    long = {s for s in limits if sum(map(len, text.splits[s])) > _LONG * study.block_size}
+    long = {s for s in SPLITS if sum(map(len, text.splits[s])) > _LONG * study.block_size}
     blocks = {}
-    for split in sorted(limits, key=lambda s: (s in long, s == "train")):
+    build = partial(build_blocks, tokenizer=tokenizer, block_size=study.block_size, num_embeddings=num_embeddings)
+    for split in sorted(SPLITS, key=lambda s: (s in long, s == "train")):
         if problems and split in long:
             continue
         cache = options.storage / "cache" if split in long and split == "train" else None
-        found = _attempt(
-            problems, build_blocks, text.splits[split], tokenizer, study.block_size, split=split, cache_dir=cache
-        )
+        found = _attempt(problems, build, text.splits[split], split=split, cache_dir=cache)
         if found is not None and split == "test" and found.num_blocks < 2:
             problems.append(
                 f"split 'test': 1 block of {study.block_size} tokens, the verdict needs 2; lower block_size or add text"
             )
         elif found is not None:
-            limit = limits[split]
-            blocks[split] = found.head(min(limit, found.num_blocks) if limit else None)
+            blocks[split] = found
     return blocks
+
+
+def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The blocks that the study uses."""
+    limits = {"validation": study.eval_blocks, "test": study.test_blocks}
+    return {s: b.head(min(limit, b.num_blocks) if (limit := limits.get(s)) else None) for s, b in blocks.items()}
 
 
 def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:

@@ -14,6 +14,7 @@ class Options:
         address: of a Ray cluster; None is this machine.
         seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
         wait: seconds to wait for a cluster's first node that trials can run on.
+        quiet: whether not to describe the text that was read, for its results are read by a program.
     """
 
     storage: Path
@@ -21,6 +22,7 @@ class Options:
     address: str | None = None
     seats: int | None = None
     wait: float = 5
+    quiet: bool = False
 
     def study_folder(self, name: str) -> Path:
         return self.storage / "studies" / name

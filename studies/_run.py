@@ -66,8 +66,9 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         from ._store import Store
 
         material = devices.material = prepare(study, options, devices.join if options.address else None)
-        for note in notes(study):
-            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
+        study = material.settled(study)
+        for line in (*(() if options.quiet else material.text_notes), *(f"note: {note}" for note in notes(study))):
+            console.print(f"hylorada: {line}", highlight=False, markup=False, soft_wrap=True)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
+from hylorada._separators import DOCUMENT_SEPARATORS
 
 from ._paths import without_folder
 from ._space import Space
@@ -57,6 +58,7 @@ class Study:
         model: base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: text: ``pydocs``, a hub ``name:config``, a folder or a file.
         text_column: column of a table or hub data set; None finds it.
+        document_separator: between documents: auto, eos, newline or none; see :func:`hylorada.load_text`.
         block_size: T, tokens a block.
         dtype: of the base: float32, bfloat16 or float64.
         trials: search trials of each arm.
@@ -78,6 +80,7 @@ class Study:
     model: str = "tiny"
     data: str = "pydocs"
     text_column: str | None = None
+    document_separator: str = "auto"
     block_size: int = 128
     dtype: str = "float32"
     trials: int = 8
@@ -152,7 +155,8 @@ class Study:
 
     def fingerprint(self) -> str:
         """Changes with anything that changes results (not with the number of trials or seeds, which may grow)."""
-        values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name", "subject")}
+        left_out = ("trials", "seeds", "name", "subject", "document_separator")  # the text has its own fingerprint
+        values = {k: v for k, v in self.to_dict().items() if k not in left_out}
         for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
             values[key] = without_folder(values[key])
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
@@ -218,6 +222,7 @@ class _Plain:
     model: str
     data: str
     text_column: str | None
+    document_separator: str
     block_size: int
     dtype: str
     trials: int
@@ -243,7 +248,7 @@ _AT_LEAST = {
     "seed": 0,
 }
 _AT_MOST = {"trials": 10**6, "seeds": 10**4}
-_DTYPES = ("float32", "bfloat16", "float64")
+_ONE_OF = {"dtype": ("float32", "bfloat16", "float64"), "document_separator": DOCUMENT_SEPARATORS}
 
 
 def name_problem(what: str, name: Any) -> str | None:
@@ -272,8 +277,8 @@ def _plain_problem(name: str, value: Any) -> list[str]:
         return problems
     if name == "name":
         return [p] if (p := name_problem("name", value)) else []
-    if name == "dtype" and value not in _DTYPES:
-        return [f"dtype {value!r} is unknown; {nearest(value, _DTYPES)}"]
+    if name in _ONE_OF and value not in _ONE_OF[name]:
+        return [f"{name} {value!r} is unknown; {nearest(value, _ONE_OF[name])}"]
     if isinstance(value, str) and (odd := re.search("[\0\ud800-\udfff]", value)):
         return [f"{name} {value!r} has a character that can't be stored, {odd[0]!r}"]
     if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:

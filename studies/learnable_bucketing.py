@@ -16,6 +16,7 @@ STUDY: dict[str, Any] = {
     "model": "tiny",
     "data": "pydocs",
     "text_column": None,
+    "document_separator": "auto",
     "block_size": 128,
     "dtype": "float32",
     "trials": 8,
