@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -299,19 +300,11 @@ def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
         print(f"hylorada: {told}", file=sys.stderr)
 
 
-def _say(line: str) -> None:
-    print(f"hylorada: {line}", file=sys.stderr, flush=True)
-
-
-def _say_nothing(_line: str) -> None:
-    return
-
-
 def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     from ._evaluate import Request, measure
 
     request = Request.of(args.adapter, {name: getattr(args, name) for name in Request.options()})
-    values, notes = measure(request, say=_say_nothing if args.json else _say)
+    values, notes = measure(request, None if args.json else partial(print, "hylorada:", file=sys.stderr, flush=True))
     for note in notes:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:

@@ -75,7 +75,7 @@ class Request:
         return cls(adapter=adapter, **{**known, **given})
 
 
-def measure(request: Request, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple[dict[str, Any], list[str]]:
     """The figures, by the names that command line and MLflow use, and what the reader must know.
 
     Args:
@@ -113,8 +113,9 @@ def measure(request: Request, say: Callable[[str], None]) -> tuple[dict[str, Any
     )
     if request.blocks is not None and not 1 <= request.blocks <= whole.num_blocks:
         raise InputError(f"`blocks` must be 1 to {whole.num_blocks}, got {request.blocks}")
-    for line in text_notes(text, tokenizer, {request.split: whole}, request.document_separator):
-        say(line)
+    if say is not None:
+        for line in text_notes(text, tokenizer, {request.split: whole}, request.document_separator):
+            say(line)
     blocks = whole.head(request.blocks)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)

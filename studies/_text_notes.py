@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from hylorada import Blocks, Text
+    from hylorada._text import SplitSource
 
 _MOST_NAMED = 3  # files of a split
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -52,6 +53,8 @@ def text_notes(
 
 def _separator(text: "Text", tokenizer: "PreTrainedTokenizerBase", asked: str) -> str:
     documents = f"the end token {tokenizer.eos_token} stands between documents"
+    if all(len(found) == 1 for found in text.splits.values()) and text.column is None:
+        documents = "a single document in each split"
     by = " by auto" if asked == "auto" else ""
     return f"{_SEPARATORS.get(text.separator, documents)} (document_separator {text.separator}{by})"
 
@@ -70,12 +73,17 @@ def _split(text: "Text", split: str, blocks: "Blocks | None") -> str:
         parts.append(f"{count_tokens(blocks):,} tokens")
     if source.cut_from:
         parts.append(f"cut from {source.cut_from}")
-    files = source.files
+    return ", ".join(parts) + _origin(source)
+
+
+def _origin(source: "SplitSource") -> str:
+    """Files, rows, and how many of these were dropped."""
+    files, parts = source.files, []
     if files:
         more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
-        parts.append(f"of {', '.join(files[:_MOST_NAMED])}{more}")
-    if source.rows != len(files) and not (source.cut_from and not source.rows):
+        parts.append(", ".join(files[:_MOST_NAMED]) + more)
+    if source.rows > len(files):
         parts.append(f"{source.rows:,} rows")
     if source.empty:
-        parts.append(f"{source.empty:,} empty ones dropped")
-    return ", ".join(parts)
+        parts.append(f"{source.empty:,} empty, dropped")
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -59,7 +59,7 @@ def measured(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a command that can't run; what it says."""
     monkeypatch.chdir(tmp_path)
-    for module in ("_bases", "_text"):
+    for module in ("_bases", "_hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
 
     def run(*arguments: str) -> str:

@@ -47,7 +47,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(study, options)
         raise _Starts
 
-    for module in ("_bases", "_text"):
+    for module in ("_bases", "_hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
     monkeypatch.setattr("studies._run.run_study", start)
     (tmp_path / "empty").mkdir()
