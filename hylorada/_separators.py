@@ -30,8 +30,7 @@ def _are_lines(tables: Sequence[Rows]) -> bool:
     for table in tables:
         for text in table.texts:
             if not text.strip():
-                # An empty cell of a .csv file is a missing value; other formats have null for that.
-                blank += bool(text) or table.delimiter is None
+                blank += table.delimiter is None  # a blank cell of a .csv file is a missing value
                 continue
             if "\n" in text[:-1]:
                 return False

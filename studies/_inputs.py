@@ -76,13 +76,14 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         whole = _blocks(problems, study, options, text, tokenizer, base.num_embeddings)
     if problems or base is None or text is None:
         raise InputError(problems)
-    blocks = _limited(study, whole)
+    asked, blocks = study.document_separator, _limited(study, whole)
+    study = dataclasses.replace(study, document_separator=text.separator)
     told = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
     return Material(
         blocks,
         _provenance(study, base, text, blocks) | told,
         text.separator,
-        text_notes(text, tokenizer, whole, study.document_separator),
+        text_notes(text, tokenizer, whole, asked),
     )
 
 

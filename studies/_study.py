@@ -155,8 +155,9 @@ class Study:
 
     def fingerprint(self) -> str:
         """Changes with anything that changes results (not with the number of trials or seeds, which may grow)."""
-        left_out = ("trials", "seeds", "name", "subject", "document_separator")  # the text has its own fingerprint
-        values = {k: v for k, v in self.to_dict().items() if k not in left_out}
+        values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name", "subject")}
+        if values["document_separator"] in ("auto", "eos"):  # as it was before the field was added
+            del values["document_separator"]
         for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
             values[key] = without_folder(values[key])
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

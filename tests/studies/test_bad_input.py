@@ -187,7 +187,7 @@ def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> N
     (wrong,) = refused("--data=t.csv", "--text-column=titel")
     assert wrong == f"text_column 'titel' is not in {str(tmp_path / 't.csv')!r}; did you mean 'title'?"
     (number,) = refused("--data=t.csv", "--text-column=year")
-    assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds int64, not text"
+    assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds numbers, not text"
     (open_,) = refused("--data=t.csv")
     assert open_.startswith(
         f"data {str(tmp_path / 't.csv')!r}: name the text column with --text-column; columns: title ("

@@ -277,6 +277,7 @@ _CHANGES: dict[str, Any] = {
     "model": "smollm2-135m",
     "data": "text.txt",
     "text_column": "body",
+    "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
     "eval_every": 8,
