@@ -101,6 +101,16 @@ def test_less_than_a_block_is_refused() -> None:
         build_blocks(["x"], TOKENIZER, 1, split="test")
 
 
+def test_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
+    tokenizer = _byte_tokenizer()
+    tokenizer.add_tokens(["iterable"])
+    for cache in (None, tmp_path, tmp_path):  # the last time from the cache
+        message = r"split 'test': token id 257 \('iterable'\) is beyond the base's embedding table of 257 rows"
+        with pytest.raises(InputError, match=message):
+            build_blocks(["an iterable"], tokenizer, 4, split="test", cache_dir=cache, num_embeddings=257)
+    assert build_blocks(["an item"], tokenizer, 4, split="test", num_embeddings=257).num_blocks == 1
+
+
 def _equal(one: Blocks, other: Blocks) -> bool:
     arrays = np.array_equal(one.input_ids, other.input_ids) and np.array_equal(one.num_bytes, other.num_bytes)
     return arrays and (one.dropped_tokens, one.fingerprint) == (other.dropped_tokens, other.fingerprint)

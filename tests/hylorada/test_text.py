@@ -64,9 +64,7 @@ def test_table_rows_are_documents(tmp_path: Path, suffix: str) -> None:
 def test_text_column_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"title": "a", "story": "b", "year": 3}))
-    with pytest.raises(
-        InputError, match=r"title .string, such as 'a'., story .string, such as 'b'., year .int"
-    ):
+    with pytest.raises(InputError, match=r"title .string, such as 'a'., story .string, such as 'b'., year .int"):
         load_text(str(path))
     with pytest.raises(InputError, match=r"text_column 'stroy' is not in .*; did you mean 'story'"):
         load_text(str(path), text_column="stroy")
