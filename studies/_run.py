@@ -70,6 +70,8 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
             console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
+        for note in store.notes:
+            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
         store.bind_inputs(material.inputs())
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables
