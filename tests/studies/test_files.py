@@ -130,7 +130,7 @@ def test_database_that_is_damaged_in_mid_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(optuna.exceptions.StorageInternalError) as raised:
         study.ask()
     assert str(as_stop(raised.value)).startswith(
-        "optuna.db is damaged; put it back from a copy: (sqlite3.DatabaseError) "
+        "optuna.db is damaged: (sqlite3.DatabaseError) "
     )
 
 
