@@ -5,7 +5,6 @@ holds one Optuna study for each arm. Opening the study brings it in line with th
 """
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -116,8 +115,9 @@ class Store:
         """Write a new record down."""
         self.records[record.name] = record
         folder = self.trial_folder(record.name)
-        shutil.rmtree(folder, ignore_errors=True)  # what is left of a trial whose trial.json is lost
         folder.mkdir(parents=True, exist_ok=True)
+        for left in ("reports.jsonl", CHECKPOINT):  # of a trial whose trial.json is lost
+            (folder / left).unlink(missing_ok=True)
         record.chain = owner_of(self.id, record.name)
         self._write_record(record)
 
