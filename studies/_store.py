@@ -251,6 +251,8 @@ class Store:
             check_pages(self._storage)
             if lost := self._lost():
                 raise InputError(lost)
+            if fault := self._lacking():
+                return fault
             self._reconcile()
             return self._difference()
         except InputError:
@@ -276,6 +278,13 @@ class Store:
             disconnect(self._storage)
         self._storage, self._optuna = None, {}
 
+    def _lacking(self) -> str | None:
+        for arm, study in self._optuna.items():
+            known = {t.number for t in study.get_trials(deepcopy=False)}
+            if not known >= {r.number for r in self.of("search", arm)}:
+                return f"lacks trials of arm {arm!r}"
+        return None
+
     def _difference(self) -> str | None:
         """Return in what the database differs from the trial files.
 
@@ -283,11 +292,8 @@ class Store:
             InputError: The files have no checksums, so that either may be damaged.
         """
         for arm, study in self._optuna.items():
-            stored = {t.number: t for t in study.get_trials(deepcopy=False) if t.state != TrialState.WAITING}
-            records = self.of("search", arm)
-            if stored.keys() != {r.number for r in records}:
-                return f"lacks trials of arm {arm!r}"
-            for record in records:
+            stored = study.get_trials(deepcopy=False)
+            for record in self.of("search", arm):
                 wanted = expected(self.folder, self.study, record)
                 if name := differing(stored[record.number], wanted):
                     self._settle(record, name, stored[record.number], wanted)

@@ -19,10 +19,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from made_studies import make
+from made_studies import Until, make
 
 from hylorada import InputError
-from studies._cli import main
+from studies._arguments import parse
+from studies._campaign import winners
+from studies._cli import run
 from studies._files import stored_study
 from studies._results import gather
 from studies._store import Store
@@ -30,6 +32,8 @@ from studies._study import Study
 
 Content = dict[Path, bytes]
 Mutate = Callable[[random.Random, bytes], bytes]
+UNTIL: tuple[Until, ...] = ("end", "confirm", "search")
+_WEIGHTS = {"optuna.db": 8, "results.json": 5, "study.json": 4, "id": 2, "inputs.json": 2}
 _REGION = 24  # bytes that are zeroed or cut out
 
 
@@ -37,7 +41,7 @@ _REGION = 24  # bytes that are zeroed or cut out
 class Finding:
     """What became of one mutation."""
 
-    study: str
+    until: str
     file: str
     kind: str
     outcome: str  # same, refused, mended, wrong
@@ -97,17 +101,19 @@ CHANGES: tuple[Mutate, ...] = (flip, flip, digit, digit, digit, cut, zero, cut_o
 class Subject:
     """One study folder that is damaged and brought back again and again."""
 
-    def __init__(self, storage: Path, *, finished: bool) -> None:
-        self.finished, self.storage = finished, storage
+    def __init__(self, storage: Path, until: Until) -> None:
+        self.until = until
+        commands = ("report", "status") if until == "end" else ("status",)
+        self._arguments = {c: parse([c, "made", "--json", f"--storage={storage}"]) for c in commands}
         self.folder = storage / "studies" / "made"
-        make(self.folder, finished=finished).close()
+        make(self.folder, until).close()
         # of the same definition and names, so that whole files can be exchanged
-        make(storage / "studies" / "twin", finished=finished, seed=1).close()
+        make(storage / "studies" / "twin", until, seed=1).close()
         self.twin = storage / "studies" / "twin"
         Store(self.folder, self._study()).close()
         self.content = {p: p.read_bytes() for p in sorted(self.folder.rglob("*")) if p.is_file() and p.name != "lock"}
-        code, self.seen = self.observe()
-        assert code == "same", self.seen
+        outcome, self.seen, told = self.observe()
+        assert outcome == "same", told
         self.restore()
 
     def _study(self) -> Study:
@@ -122,64 +128,68 @@ class Subject:
             if not path.is_file() or path.read_bytes() != content:
                 path.write_bytes(content)
 
-    def observe(self) -> tuple[str, Any]:
-        """What all commands say: ``refused`` or ``mended`` with the lines, or ``same`` with what was seen."""
-        seen: list[Any] = []
+    def observe(self) -> tuple[str, dict[str, Any], list[str]]:
+        """Run all commands: ``same``, ``refused`` or ``mended``, what was seen, and what was said."""
+        seen: dict[str, Any] = {}
         told: list[str] = []
-        for command in ("report", "status") if self.finished else ("status",):
-            out, err = StringIO(), StringIO()
-            with redirect_stdout(out), redirect_stderr(err):
-                code = main([command, "made", "--json", f"--storage={self.storage}"])
-            if code == 2:
-                told += err.getvalue().splitlines()
-                assert err.getvalue().startswith("hylorada: "), err.getvalue()
+        for command in self._arguments:
+            code, out, err = self._command(command)
+            if code == 2 and err and all(line.startswith("hylorada: ") for line in err.splitlines()):
+                told += err.splitlines()
             else:
-                assert code == 0, (code, err.getvalue())
-                seen.append((command, json.loads(out.getvalue())))
+                assert code == 0, (code, err)
+                seen[command] = json.loads(out)
+        notes: list[str] = []
         try:
             store = Store(self.folder, self._study())
-        except InputError as error:
-            told += error.problems
-        else:
             try:
-                mended = list(store.notes)
-                seen.append(("open", self._opened(store)))
-            except InputError as error:
-                told, mended = [*told, *error.problems], []
+                notes = self._open(store, seen)
             finally:
                 store.close()
-            if mended and not told:
-                return "mended", (seen, mended)
-        return ("refused", (seen, told)) if told else ("same", seen)
+        except InputError as error:
+            told += error.problems
+        return ("refused" if told else "mended" if notes else "same"), seen, told or notes
 
-    def _opened(self, store: Store) -> Any:
-        """What the study would do next."""
-        if (store.folder / "inputs.json").exists() or store.records:
-            store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
-        if self.finished:
-            results = gather(store, {"ppl": 31.5}, {}, [])
-            return json.loads(json.dumps([store.id, asdict(results)]))
-        jobs = [store.job(r).to_dict() | {"seen": r.step} for r in store.records.values() if r.state == "running"]
-        return json.loads(json.dumps([store.id, jobs, [store.propose(arm).params for arm in store.study.arms]]))
+    def _command(self, name: str) -> tuple[int, str, str]:
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(self._arguments[name])
+        return code, out.getvalue(), err.getvalue()
+
+    def _open(self, store: Store, seen: dict[str, Any]) -> list[str]:
+        """See what the study would do next; what it says of that."""
+        store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
+        notes = list(store.notes)
+        best = winners(store).records
+        if self.until == "search":
+            # of the running trials, how far they are known to be is no decision
+            jobs = {r.name: store.job(r).to_dict() for r in store.records.values() if r.state == "running"}
+            proposals = [store.propose(arm).params for arm in store.study.arms]
+            seen["next"] = _plain([store.id, jobs, proposals])
+            return notes
+        ended = {r.name for r in store.records.values() if r.stage == "confirm" and r.state == "complete"}
+        lost = {f"{w.name}-confirm-{s:02d}" for w in best for s in range(1 + (self.until == "end"))} - ended
+        notes += [f"{name} is trained again" for name in sorted(lost)]
+        seen["next"] = _plain([store.id, [w.name for w in best], [w.adapter for w in best]])
+        if not lost:
+            seen["results"] = _plain(asdict(gather(store, {"ppl": 31.5}, {}, [])))
+        return notes
 
     def judge(self, path: Path, kind: str) -> Finding:
         """Look at the folder as it is now, damaged, and bring it back."""
-        file = path.name
-        study = "finished" if self.finished else "broken off"
         try:
-            outcome, found = self.observe()
+            outcome, seen, told = self.observe()
         except Exception as error:  # what a user would see as a traceback
-            outcome, found = "wrong", ([], [f"{type(error).__name__}: {error}"])
-        seen, told = (found, []) if outcome == "same" else found
-        expected = dict(self.seen)
-        if differing := [name for name, value in seen if value != expected[name]]:
-            outcome, told = "wrong", [f"{differing} differ; {told}"]
+            outcome, seen, told = "wrong", {}, [f"{type(error).__name__}: {error}"]
+        passed = {"status"} if outcome == "mended" else set()  # it reads only, so it shows what is there
+        if differing := [n for n, value in seen.items() if n not in passed and value != self.seen[n]]:
+            outcome, told = "wrong", [f"{differing} differ", *told]
         self.restore()
-        return Finding(study, file, kind, outcome, "; ".join(told))
+        return Finding(self.until, path.name, kind, outcome, "; ".join(told))
 
     def mutations(self, draws: random.Random, count: int) -> Iterator[Finding]:
         """Damage files in turn, each in another way every time."""
-        paths = list(self.content)
+        paths = [p for p in self.content for _ in range(_WEIGHTS.get(p.name, 1))]
         while count > 0:
             for path in draws.sample(paths, len(paths)):
                 if count <= 0:
@@ -214,23 +224,27 @@ class Subject:
         return kind
 
 
+def _plain(values: Any) -> Any:
+    return json.loads(json.dumps(values))
+
+
 def campaign(storage: Path, count: int, seed: int = 0) -> list[Finding]:
-    """Damage a finished study and one that was broken off, half of the mutations each."""
+    """Damage a finished study and two that were broken off, a third of the mutations each."""
     found: list[Finding] = []
-    for finished in (True, False):
-        subject = Subject(storage / ("finished" if finished else "broken off"), finished=finished)
-        found += subject.mutations(random.Random(seed), count // 2)
+    for until in UNTIL:
+        subject = Subject(storage / until, until)
+        found += subject.mutations(random.Random(seed), count // len(UNTIL))
     return found
 
 
 def table(found: list[Finding]) -> str:
     """One row a study and file, one column an outcome."""
-    counts = Counter((f.study, f.file, f.outcome) for f in found)
+    counts = Counter((f.until, f.file, f.outcome) for f in found)
     outcomes = ("same", "refused", "mended", "wrong")
-    rows = [f"| {'study':10} | {'file':24} | " + " | ".join(f"{o:>7}" for o in outcomes) + " |"]
-    for study, file in sorted({(f.study, f.file) for f in found}):
+    rows = [f"| {'until':7} | {'file':24} | " + " | ".join(f"{o:>7}" for o in outcomes) + " |"]
+    for study, file in sorted({(f.until, f.file) for f in found}):
         numbers = " | ".join(f"{counts[study, file, o]:7}" for o in outcomes)
-        rows.append(f"| {study:10} | {file:24} | {numbers} |")
+        rows.append(f"| {study:7} | {file:24} | {numbers} |")
     return "\n".join(rows)
 
 

@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,10 +32,12 @@ VALUES: dict[str, Any] = {
     "comparisons": [["fixed", "baseline"]],
 }
 _BLOCKS = 12
+Until = Literal["search", "confirm", "end"]
 
 
-def make(folder: Path, *, finished: bool, **changes: Any) -> Store:
-    """Make a study folder, to its end or broken off in the middle of the search; its store is still open."""
+def make(folder: Path, until: Until, **changes: Any) -> Store:
+    """Make a study folder, to its end or broken off in the middle of a stage; its store is still open."""
+    finished = until != "search"
     store = Store(folder, Study.from_dict(VALUES | changes))
     (folder / OPEN).touch()
     store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
@@ -48,7 +50,7 @@ def make(folder: Path, *, finished: bool, **changes: Any) -> Store:
             if finished or number < 3:
                 store.finish(record.name, "pruned" if number % 3 == 1 else "complete")
     if finished:
-        _confirm(store)
+        _confirm(store, until)
     return store
 
 
@@ -61,20 +63,24 @@ def report(record: Record, step: int, **fields: Any) -> Report:
     """A report whose losses follow from the trial's name."""
     loss = 3 + int(digest(record.name, "loss"), 16) % 1000 / 1e4 - step / 100
     metrics = {"train/nll": loss, "eval/nll": loss, "eval/ppl": float(np.exp(loss))} | fields.pop("metrics", {})
-    values = {"applied": {"max_positions": 32}, "seconds": step / 7, "parameters": 42, "time": 1_700_000_000_000 + step}
-    return Report(step=step, metrics=metrics, done=step == 8, **values, **fields)
+    fields |= {"seconds": step / 7, "parameters": 42, "applied": {"max_positions": 32}, "time": 10**12 + step}
+    return Report(step=step, metrics=metrics, done=step == 8, **fields)
 
 
-def _confirm(store: Store) -> None:
+def _confirm(store: Store, until: Until) -> None:
     for winner in winners(store).records:
         for seed in range(store.study.seeds):
             record = Confirm._record(winner, seed, store.study)
             store.add(record)
             for step in (2, 4, 6):
                 store.report(record.name, report(record, step))
+            if until == "confirm" and seed == 1:
+                continue
             store.report(record.name, _last_report(store, record))
             store.finish(record.name, "complete")
             (store.trial_folder(record.name) / CHECKPOINT).write_bytes(record.name.encode() * 40)
+    if until == "confirm":
+        return
     base = {"ppl": 31.5, "tokens": _BLOCKS * 31.0}
     write_json(store.folder / "base.json", base, "base")
     results = gather(store, base, {"study_fingerprint": store.study.fingerprint(), "train_blocks": 9}, [])
