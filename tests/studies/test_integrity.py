@@ -113,7 +113,7 @@ def test_changed_figure_of_an_earlier_version_is_seen(old: Path, field: str) -> 
     arm[field] = [arm[field][0] + 0.01, *arm[field][1:]] if field == "ppl_by_seed" else arm[field] + 0.01
     path.write_text(json.dumps(values))
     with pytest.raises(
-        InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: `hylorada"
+        InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "
     ):
         read_results(path)
 
@@ -136,7 +136,7 @@ def test_lost_id_is_written_again(folder: Path, damage: Damage) -> None:
 
 def test_id_that_differs_from_its_copy_is_refused(folder: Path) -> None:
     (folder / "id").write_text("0123456789abcdef")
-    with pytest.raises(InputError, match="id is damaged .*it holds 0123456789abcdef, but study.json holds .*delete id"):
+    with pytest.raises(InputError, match=r"id is damaged .*it holds 0123456789abcdef, but study\.json holds .*delete"):
         reopen(folder)
 
 
