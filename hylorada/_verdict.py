@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ._errors import InputError
+from ._seals import unsealed
 
 _LEVEL = 0.05
 
@@ -21,7 +22,8 @@ def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
     if folder is None:
         raise InputError("landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study")
     try:
-        study, results = (_read(Path(folder).expanduser() / name) for name in ("study.json", "results.json"))
+        study = _read(Path(folder).expanduser() / "study.json", "study")
+        results = _read(Path(folder).expanduser() / "results.json", f"{study.get('id') or ''}/results")
         return _decided(study, results, folder)
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:  # the last where there is no such home
         raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
@@ -49,9 +51,9 @@ def _bucketing(fields: dict[str, Any], space: dict[str, Any]) -> str:
     return str(fields.get("landmark_bucketing", "fixed"))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, owner: str) -> Any:
     try:
-        values: Any = json.loads(path.read_text())
+        values: Any = unsealed(json.loads(path.read_text()), owner)
     except OSError as error:
         raise InputError(
             f"bucketing_study {str(path.parent)!r} is no finished study: {path.name}: {error.strerror}"

@@ -248,7 +248,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from ._records import OPEN, counting, planned_trials
+    from ._records import OPEN, counting, database_fault, planned_trials
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
@@ -256,6 +256,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
     records = load_records(folder)
+    if fault := database_fault(folder, records):
+        print(f"hylorada: note: {fault}", file=sys.stderr)
     unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
     if unfinished:
         _close_abandoned(args, folder)
@@ -292,10 +294,8 @@ def _at_work(folder: Path) -> bool:
 
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
     """A process that was killed could not end its MLflow runs."""
-    from ._records import read_id
     from ._tracking import reconcile
 
-    read_id(folder)
     if told := reconcile(args.tracking_uri or default_uri(args.storage), args.study, folder):
         print(f"hylorada: {told}", file=sys.stderr)
 

@@ -21,10 +21,10 @@ from hylorada import (
     DoesNotFit,
     Evaluation,
     HyLoRADAConfig,
+    InputError,
     Lanes,
     Seat,
     TrainingConfig,
-    UnreadableCheckpoint,
     load_base,
     load_seat,
     probe,
@@ -33,9 +33,10 @@ from hylorada import (
 )
 from hylorada._cores import available_cores
 from hylorada._devices import own_threads
+from hylorada._seals import digest
 
 from ._files import patiently, write_atomically
-from ._job import CHECKPOINT, Job, Report
+from ._job import CHECKPOINT, OWNER, Job, Report
 
 BLOCK_NLL = "test_block_nll.npy"
 _PROBED_SEATS = (4, 8, 16, 32, 64)
@@ -91,19 +92,22 @@ class Engine:
     def build(self, job: Job) -> Occupant:
         """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses.
 
-        A checkpoint that can't be read costs its steps, not the trial: training is repeated, with the same result.
+        A checkpoint that is damaged, or another trial's, costs its steps, not the trial: training is repeated, with
+        the same result.
         """
         return self._beside.submit(self._occupant, job).result()
 
     def _occupant(self, job: Job) -> Occupant:
-        occupant = Occupant(job, self._seat(job))
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
             patiently(lambda: checkpoint.open("rb").close(), checkpoint, what="read")  # safetensors hides the reason
-            with suppress(UnreadableCheckpoint):
-                occupant.last = Report.from_dict(load_seat(occupant.seat, checkpoint))
-                occupant.seconds = occupant.last.seconds
-        return occupant
+            seat = self._seat(job)
+            with suppress(InputError):
+                extra = load_seat(seat, checkpoint)
+                if extra.pop(OWNER, job.digest()) == job.digest():
+                    last = Report.from_dict(extra)
+                    return Occupant(job, seat, last, seconds=last.seconds)
+        return Occupant(job, self._seat(job))
 
     def _seat(self, job: Job) -> Seat:
         adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
@@ -223,11 +227,13 @@ class Engine:
         metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
         folder = Path(job.folder)
         patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
-        block_nll = None
+        block_nll, digests = None, {}
         if test is not None:
             metrics |= {f"test/{k}": v for k, v in test.metrics().items()}
             block_nll = str(folder / BLOCK_NLL)
-            write_atomically(folder / BLOCK_NLL, _array_file(test.block_nll))
+            content = _array_file(test.block_nll)
+            digests[BLOCK_NLL] = digest(content)
+            write_atomically(folder / BLOCK_NLL, content)
         report = Report(
             **_described(seat),
             step=seat.step,
@@ -235,11 +241,12 @@ class Engine:
             seconds=occupant.seconds,
             done=seat.step == job.report_steps[-1],
             block_nll=block_nll,
+            digests=digests,
         )
         occupant.losses = []
         occupant.last = report
         checkpoint = folder / CHECKPOINT
-        patiently(lambda: save_seat(seat, checkpoint, report.to_dict()), checkpoint)
+        patiently(lambda: save_seat(seat, checkpoint, {**report.to_dict(), OWNER: job.digest()}), checkpoint)
         return report
 
     @staticmethod

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError  # MLflow's own database library
 
 from hylorada import InputError
 
+from ._paths import database_path
 from ._runs import StudyRuns, open_parent
 
 _AWAY = {  # MLflow's codes for what passes; its client gives the first to a server that can't be reached
@@ -84,10 +85,11 @@ def _follow(uri: str, experiment: Experiment, artifacts: Path | None) -> str:
     """Where an experiment keeps artifacts; MLflow writes full paths down, so a storage folder that moved is told it."""
     before = str(experiment.artifact_location)
     gone = urlsplit(before).scheme == "file" and not Path(url2pathname(urlsplit(before).path)).exists()
-    if artifacts is None or not uri.startswith("sqlite:///") or before == artifacts.as_uri() or not gone:
+    path = database_path(uri)
+    if artifacts is None or path is None or before == artifacts.as_uri() or not gone:
         return before
     now, number = artifacts.as_uri(), experiment.experiment_id
-    with closing(sqlite3.connect(uri.removeprefix("sqlite:///").partition("?")[0], timeout=60)) as database, database:
+    with closing(sqlite3.connect(path, timeout=60)) as database, database:
         database.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (now, number))
         database.execute(
             "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE experiment_id = ? AND "
@@ -128,8 +130,8 @@ def open_runs(uri: str, experiment: str, artifacts: Path | None, study_id: str) 
     Raises:
         InputError: MLflow can't take this study now.
     """
-    client = MlflowClient(tracking_uri=uri)
     try:
+        client = MlflowClient(tracking_uri=uri)  # opens the database, which may be damaged
         opened = _open_experiment(client, uri, experiment, artifacts and artifacts.resolve())
         return StudyRuns(client, opened, open_parent(client, opened, experiment, study_id))
     except (MlflowException, SQLAlchemyError) as error:

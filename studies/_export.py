@@ -13,8 +13,8 @@ import yaml
 from hylorada import BaseInfo, InputError, field_problems, nearest
 from hylorada._names import SMOLLM2, TINY
 
-from ._files import read_json, stored_study, write_atomically
-from ._job import CHECKPOINT
+from ._files import damaged, read_json, stored_study, write_atomically
+from ._job import CHECKPOINT, OWNER
 from ._paths import without_folder
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
@@ -136,7 +136,7 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
 
     checkpoint = folder / "trials" / name / CHECKPOINT
     if run is None or not checkpoint.is_file():
-        raise InputError(f"{checkpoint} is missing; put it back, or export another seed (--seed)")
+        raise InputError(f"{checkpoint} is missing; restore it from a backup, or export another seed (--seed)")
     return _Winner(study, results, found, run, checkpoint)
 
 
@@ -184,7 +184,10 @@ def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)
     seat = Seat(adapter, training, BatchOrder(provenance["train_blocks"], training.batch_size, run.data_seed))
-    load_seat(seat, winner.checkpoint)
+    extra = load_seat(seat, winner.checkpoint)
+    told = json.dumps(run.reports[-1].metrics, sort_keys=True)  # as text: NaN is equal to NaN
+    if extra.get(OWNER, run.digest()) != run.digest() or json.dumps(extra["metrics"], sort_keys=True) != told:
+        raise damaged(winner.checkpoint, f"it is not of {run.name} as it ended")
     if seat.step != training.max_steps:
         raise InputError(f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}")
     if adapter.update_is_zero():

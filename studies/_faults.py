@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Iterator
+from traceback import walk_tb
 
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")  # Ray colours its tracebacks
@@ -25,7 +26,7 @@ _STORAGE = {
 
 _DATABASE = {  # by SQLAlchemy's names, which would have to be imported
     "OperationalError": "can't be written",
-    "DatabaseError": "is damaged; put it back from a copy",
+    "DatabaseError": "is damaged",
 }
 
 
@@ -72,8 +73,14 @@ def as_stop(error: BaseException) -> StudyStopped | None:
         if is_storage_error(cause):
             return StorageFault(str(cause))
         if type(cause).__module__.startswith("sqlalchemy") and (problem := _DATABASE.get(type(cause).__name__)):
-            return StorageFault(f"optuna.db {problem}: {str(cause).splitlines()[0]}")
+            return StorageFault(f"{_database_of(cause)} {problem}: {str(cause).splitlines()[0]}")
     return None
+
+
+def _database_of(error: BaseException) -> str:
+    """Return which database an error of SQLAlchemy's is about: the one whose library has asked."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return "mlflow.db" if any(name.startswith("mlflow.") for name in frames) else "optuna.db"
 
 
 def host_died(error: Exception) -> str:

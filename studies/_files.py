@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +16,14 @@ from filelock import FileLock
 
 from hylorada import InputError
 from hylorada._files import replace_file
+from hylorada._seals import sealed, unsealed
 
 from ._faults import StorageFault, is_storage_error
+from ._paths import broken_link
 from ._typed import typed
 
 Value = TypeVar("Value")
+STUDY = "study"  # owner of a study's own checksum
 
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
 
@@ -54,52 +58,91 @@ def _free(path: Path) -> str:
         return ""
 
 
-def damaged(path: Path, reason: str) -> InputError:
-    """What to raise for a file whose content can't be used."""
-    return InputError(f"{path} is damaged ({reason}); put it back from a copy")
+def damaged(path: Path, reason: str, remedy: str = "") -> InputError:
+    """Return the error for a file whose content can't be used, with what the user can do about it."""
+    return InputError(f"{path} is damaged ({reason}); {remedy or remedy_for(path)}")
+
+
+def remedy_for(path: Path) -> str:
+    """Return what the user can do about a study's file that is lost or damaged."""
+    if path.name == "results.json":
+        return f"delete it: `{_command(path.parent)}` computes it again from the trials"
+    if path.parent.parent.name == "trials" and "-confirm-" in path.parent.name:
+        return train_again(path)
+    return "restore it from a backup"
+
+
+def train_again(path: Path) -> str:
+    """Return the remedy for a file of a run that the study can repeat with the same result."""
+    return (
+        f"restore it from a backup, or delete the folder {path.parent}: `{_command(path.parents[2])}` "
+        "trains that run again"
+    )
+
+
+def _command(folder: Path) -> str:
+    return shlex.join(["hylorada", "run", folder.name])
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever comes of a lost or damaged file, from opening it to filling a dataclass, into one line naming it.
+def reading(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turn any error caused by a lost or damaged file into one line that names the file.
+
+    Args:
+        path: The file that is read within.
+        remedy: What the user can do about it; by default what `remedy_for` says.
 
     Raises:
-        InputError: instead of what was raised within.
+        InputError: In place of what was raised within.
     """
     try:
         yield
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; put it back from a copy") from error
+        raise InputError(f"{path} is missing; {remedy or remedy_for(path)}") from error
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise damaged(path, "no UTF-8") from error
+        raise damaged(path, "no UTF-8", remedy) from error
     except json.JSONDecodeError as error:
-        raise damaged(path, f"no JSON: {error.msg}") from error
+        raise damaged(path, f"no JSON: {error.msg}", remedy) from error
     except (ValueError, RecursionError) as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(path, str(error), remedy) from error
 
 
-def read_json(path: Path, kind: Any) -> Any:
-    """A file's JSON as ``kind``, see :func:`studies._typed.typed`.
+def read_json(path: Path, kind: Any, owner: str | None = None) -> Any:
+    """Read a file's JSON as ``kind``, see :func:`studies._typed.typed`.
+
+    Args:
+        path: The file.
+        kind: A type, or a dataclass.
+        owner: What the file's checksum is bound to; None for a file without one.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: The file is missing or damaged.
     """
     with reading(path):
-        return typed(kind, json.loads(path.read_text(encoding="utf-8")))
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if owner is not None:
+            values = unsealed(typed(Mapping[str, Any], values), owner)
+        return typed(kind, values)
 
 
-def stored_study(path: Path) -> Mapping[str, Any]:
-    """The values of a study that has been run.
+def write_json(path: Path, values: Mapping[str, Any], owner: str) -> None:
+    """Write JSON values with a checksum that is bound to their owner."""
+    write_atomically(path, json.dumps(sealed(values, owner), indent=1))
+
+
+def stored_study(path: Path) -> dict[str, Any]:
+    """Return the values of a study that has been run.
 
     Raises:
-        InputError: the file is lost or damaged.
+        InputError: The file is lost or damaged.
     """
     # Before the field there was, an end token stood between any two rows.
-    values: Mapping[str, Any] = {"document_separator": "eos", **read_json(path, Mapping[str, Any])}
+    values: dict[str, Any] = {"document_separator": "eos", **read_json(path, Mapping[str, Any], STUDY)}
+    values.pop("id", None)
     kinds = {"definition": str, "trials": int, "seeds": int}
     if lost := kinds.keys() - values:
         raise damaged(path, f"no field {min(lost)!r}")
@@ -107,6 +150,17 @@ def stored_study(path: Path) -> Mapping[str, Any]:
         for name, kind in kinds.items():
             typed(kind, values[name], name)
     return values
+
+
+def stored_id(path: Path) -> str | None:
+    """Return the id that ``study.json`` keeps; None in folders of earlier versions.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    values = read_json(path, Mapping[str, Any], STUDY)
+    with reading(path):
+        return None if values.get("id") is None else typed(str, values["id"], "id")
 
 
 def require_database(path: Path) -> None:
@@ -117,16 +171,18 @@ def require_database(path: Path) -> None:
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as SQLite's databases do."""
-    with path.open("rb") as file:
+    """Whether a file is there and begins as SQLite's databases do."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
         return file.read(15) == b"SQLite format 3"
+    return False
 
 
-def require_kinds(*, files: Iterable[Path], folders: Iterable[Path]) -> None:
+def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
     """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
     # `os.path`, for which a path that no system takes is neither
-    wrong = [f"{p} is a folder, must be a file; put it back from a copy, or remove it" for p in files if isdir(p)]
+    wrong = [f"{p} is a folder, must be a file; restore it from a backup, or remove it" for p in files if isdir(p)]
     wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if isfile(p)]
+    wrong += [f"{problem}; mend or remove the link" for p in (*files, *folders) if (problem := broken_link(p))]
     if wrong:
         raise InputError(wrong)
 

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from hylorada._seals import digest
+
 from ._typed import typed
 
 # in a trial's folder
 CHECKPOINT = "checkpoint.safetensors"
+OWNER = "job"  # a checkpoint's field for the digest of the job that wrote it
 ERROR_LOG = "error.txt"  # what it raised
 
 
@@ -40,9 +43,18 @@ class Job:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def digest(self) -> str:
+        """Identify what is trained: a checkpoint of any other job must not be continued."""
+        return job_digest(self.name, self.adapter, self.training, (self.seed, self.data_seed))
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Job":
         return cls(**{**values, "report_steps": tuple(values["report_steps"])})
+
+
+def job_digest(name: str, adapter: Mapping[str, Any], training: Mapping[str, Any], seeds: tuple[int, int]) -> str:
+    """Identify what is trained."""
+    return digest(json.dumps([adapter, training, seeds], sort_keys=True), name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +74,7 @@ class Report:
         pruned: whether ASHA ended the trial here; set by the driver before the report is kept.
         diverged: why the trial can't go on, e.g. ``non-finite training loss at step 2``.
         block_nll: file with the test split's per-block losses, once ``test`` was asked for.
+        digests: checksum of every file that belongs to the report, by file name.
     """
 
     step: int
@@ -76,6 +89,7 @@ class Report:
     pruned: bool = False
     diverged: str | None = None
     block_nll: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

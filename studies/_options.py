@@ -1,5 +1,7 @@
 """Where a study runs and what it writes to."""
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,5 +35,11 @@ class Options:
 
 
 def default_uri(storage: Path) -> str:
-    """MLflow's: SQLite in the storage folder."""
-    return f"sqlite:///{storage.resolve() / 'mlflow.db'}"
+    """Return MLflow's address: SQLite in the storage folder."""
+    path = os.path.join(os.path.realpath(storage), "mlflow.db")
+    if not re.search(r"%[0-9a-fA-F]{2}|\?", path):
+        return f"sqlite:///{path}"
+    from sqlalchemy.engine import URL  # not above: it takes a while
+
+    # With the driver's name, MLflow does not make a folder of the escaped name.
+    return URL.create("sqlite+pysqlite", database=path).render_as_string()

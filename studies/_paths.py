@@ -1,25 +1,49 @@
 """Paths that a user names."""
 
+import errno
 import os
+import re
 from pathlib import Path
 
 from hylorada._names import PYDOCS, SMOLLM2, TINY
 
 
 def path_problem(path: Path) -> str | None:
-    """What no database and no file system takes."""
-    if "?" in str(path):
-        return "its name has a question mark, where the path of a database ends"
+    """Return why no file system takes a path, or None."""
     try:
         str(path).encode()
         os.lstat(path)
     except UnicodeEncodeError:
         return "its name is no UTF-8"
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        pass
     except OSError as error:
-        return error.strerror
-    return None
+        if error.errno != errno.ELOOP:
+            return error.strerror
+    return next((problem for part in (path, *path.parents) if (problem := broken_link(part))), None)
+
+
+def broken_link(path: Path) -> str | None:
+    """Return what is wrong with a link that leads nowhere; None for all other paths."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return None
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return f"{path} is a link that leads back to itself"
+        if error.errno != errno.ENOENT:
+            return f"{path} is a link to {os.readlink(path)}: {error.strerror}"
+    return f"{path} is a link to {os.readlink(path)}, which is missing"
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the file that an address of SQLite names, as SQLAlchemy reads it; None for any other address."""
+    if not re.match(r"sqlite(\+pysqlite)?:///[^?]", uri):
+        return None
+    from sqlalchemy import make_url  # not above: it takes a while
+
+    return Path(make_url(uri).database or "")
 
 
 def anywhere(name: str, *, folder: bool = False) -> str:

@@ -3,19 +3,21 @@
 import json
 import math
 import re
+import shlex
 import sqlite3
-from collections.abc import Iterator, Mapping, Set
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from sqlalchemy.exc import DatabaseError  # Optuna's own database library
+from hylorada._seals import SEAL, digest, unsealed
 
-from ._files import damaged, read_json, read_lines, reading, require_database, require_kinds
-from ._job import Report
+from ._files import damaged, is_sqlite, reading, require_kinds, stored_id, train_again
+from ._integrity import CHAIN, check_confirms, check_place, losses_of, read_reports
+from ._job import Report, job_digest
 from ._study import Study
+from ._typed import typed
 
 OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
@@ -43,6 +45,8 @@ class Record:
         winner: of a confirm run, the search trial whose configuration it repeats.
         restarts: how often its process or machine was lost.
         reports: all so far, in order of steps.
+        chain: checksum over all lines of ``reports.jsonl``.
+        sealed: whether ``trial.json`` holds a checksum; those of earlier versions don't.
     """
 
     name: str
@@ -59,6 +63,18 @@ class Record:
     winner: str = ""
     restarts: int = 0
     reports: list[Report] = field(default_factory=list)
+    chain: str = ""
+    sealed: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``trial.json`` holds."""
+        apart = ("reports", "chain", "sealed")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        return values if self.state == "running" else {**values, CHAIN: self.chain}
+
+    def digest(self) -> str:
+        """Identify what is trained, as :meth:`Job.digest` does."""
+        return job_digest(self.name, self.adapter, self.training, (self.seed, self.data_seed))
 
     @property
     def step(self) -> int:
@@ -111,50 +127,92 @@ def is_finite(nll: float | None) -> bool:
 
 
 def read_records(folder: Path) -> dict[str, Record]:
-    """All records of a study folder, by name."""
-    return {p.parent.name: read_record(p) for p in sorted((folder / "trials").glob("*/trial.json"))}
-
-
-def read_record(path: Path) -> Record:
-    """A record from its ``trial.json`` and the ``reports.jsonl`` beside it.
+    """Return all records of a study folder by name.
 
     Raises:
-        InputError: a file is damaged, or lacks what a record in this state has.
+        InputError: A file is lost, damaged, or does not belong where it lies.
     """
-    record: Record = read_json(path, Record)
-    if record.name != path.parent.name:
-        raise damaged(path, f"it is of trial {record.name!r}")
+    study_id = read_id(folder)
+    records = {p.parent.name: read_record(p, study_id) for p in sorted((folder / "trials").glob("*/trial.json"))}
+    check_confirms(folder, records)
+    return records
+
+
+def owner_of(study_id: str | None, trial: str) -> str:
+    """Return what the checksums of a trial's files are bound to."""
+    return f"{study_id or ''}/{trial}"
+
+
+def read_record(path: Path, study_id: str | None = None) -> Record:
+    """Return a record from its ``trial.json`` and the ``reports.jsonl`` beside it.
+
+    Args:
+        path: The ``trial.json``.
+        study_id: The study folder's id; None reads it.
+
+    Raises:
+        InputError: A file is damaged, or lacks what a record in this state has.
+    """
+    owner = owner_of(study_id or read_id(path.parents[2]), path.parent.name)
+    with reading(path):
+        stored = typed(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        check_place(path, stored.get("name"))
+        values = unsealed(stored, owner)
+        chain = values.pop(CHAIN, None)
+        record: Record = typed(Record, values)
+        record.sealed = SEAL in stored
     lines = path.with_name("reports.jsonl")
     needed = record.state == "complete" or (record.state == "pruned" and record.stage == "search")
-    with reading(lines):
+    with reading(lines, train_again(lines) if record.state == "running" else ""):
+        record.chain = owner
         if needed or lines.exists():
-            record.reports = [Report.from_json(line) for line in read_lines(lines)]
+            record.reports, record.chain = read_reports(lines, owner)
         if needed and not record.reports:
             raise ValueError(f"it is empty, though the trial is {record.state}")
         if record.state == "complete" and not (record.reports[-1].done and is_finite(record.nll)):
             raise ValueError("its last report is lost, though the trial is complete")
+        if chain not in (None, record.chain):
+            raise ValueError("its reports are not those that the trial ended with")
     return record
 
 
 def read_block_nll(folder: Path, record: Record) -> Any:
-    """The test split's loss of each block, of a complete confirm run."""
-    path = folder / "trials" / record.name / Path(record.reports[-1].block_nll or "").name
-    with reading(path), path.open("rb") as file:
-        found = np.lib.format.read_array(file)
-        if found.ndim != 1 or found.dtype.kind != "f":
-            raise ValueError("no list of losses")
-        return found
+    """Return the test split's loss of each block, of a complete confirm run.
+
+    Raises:
+        InputError: The file is lost, damaged, or another run's.
+    """
+    report = record.reports[-1]
+    path = folder / "trials" / record.name / Path(report.block_nll or "").name
+    with reading(path):
+        content = path.read_bytes()
+        if report.digests.get(path.name, digest(content)) != digest(content):
+            raise ValueError("its checksum is not the one that reports.jsonl holds")
+        return losses_of(content, record)
 
 
 def read_id(folder: Path) -> str | None:
-    """What ties the folder to its MLflow run; None before its first run."""
-    path = folder / "id"
+    """Return what ties the folder to its MLflow run; None before its first run.
+
+    ``study.json`` keeps a copy, so a lost or unreadable ``id`` costs nothing.
+
+    Raises:
+        InputError: The id can't be read, or the copy is another one.
+    """
+    path, study = folder / "id", folder / "study.json"
+    kept = stored_id(study) if study.exists() else None
     if not path.exists():
-        return None
+        return kept
     with reading(path):
-        if not re.fullmatch("[0-9a-f]{16}", found := path.read_text(encoding="utf-8").strip()):
-            raise ValueError("no id")
-        return found
+        found = path.read_bytes().decode(errors="replace").strip()
+        if not re.fullmatch("[0-9a-f]{16}", found):
+            if kept is None:
+                raise ValueError("no id")
+            return kept
+    if kept not in (None, found):
+        reason = f"it holds {found}, but study.json holds {kept}"
+        raise damaged(path, reason, "if study.json belongs here, delete id: it is written again; else restore both")
+    return found
 
 
 def check_kinds(folder: Path) -> None:
@@ -164,15 +222,11 @@ def check_kinds(folder: Path) -> None:
 
 
 def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Numbers of the ended trials of each arm, as Optuna's database holds them; empty while it can't be asked."""
-    path = folder / "optuna.db"
+    """Return the numbers of each arm's ended trials in Optuna's database; empty while it can't be read."""
     found: dict[str, set[int]] = {}
-    if any((folder / "trials").glob("*/trial.json")):
-        require_database(path)
-    uri = f"{path.absolute().as_uri()}?mode=ro"
+    uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
     with (
-        sound_database(path),
-        suppress(sqlite3.OperationalError),  # it is locked, or still without tables
+        suppress(sqlite3.DatabaseError, UnicodeDecodeError),  # lost, locked, damaged: `run` sees to it
         closing(sqlite3.connect(uri, uri=True)) as database,
     ):
         for arm, number in database.execute(_ENDED):
@@ -180,24 +234,33 @@ def ended_trials(folder: Path) -> dict[str, set[int]]:
     return found
 
 
+def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
+    """Return a line about a database that is lost or damaged, for commands that only read."""
+    path = folder / "optuna.db"
+    if not records or (is_sqlite(path) and not _unreadable(path)):
+        return None
+    return f"{path} is missing or damaged; `hylorada run {shlex.quote(folder.name)}` rebuilds it from the trial files"
+
+
+def _unreadable(path: Path) -> bool:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            database.execute(_ENDED).fetchall()
+    except sqlite3.OperationalError:
+        return False  # it is locked
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return True
+    return False
+
+
 def lost_trials(folder: Path, ended: Mapping[str, Set[int]], records: Mapping[str, Record]) -> list[str]:
-    """A line for each arm of which files of ended trials are gone."""
+    """Return a line for each arm that has lost trials: Optuna knows of them, or of later ones there are files."""
     problems = []
-    for arm, numbers in ended.items():
-        if gone := sorted(numbers - {r.number for r in records_of(records, "search", arm)}):
+    for arm in dict.fromkeys([*ended, *(r.arm for r in records.values())]):
+        known = {r.number for r in records_of(records, "search", arm)}
+        if gone := sorted((ended.get(arm, set()) | set(range(max(known, default=0)))) - known):
             path = folder / "trials" / f"{arm}-{gone[0]:04d}" / "trial.json"
             others = f", and those of {len(gone) - 1} other trials" if len(gone) > 1 else ""
-            problems.append(f"{path} is missing{others}; put it back from a copy")
+            problems.append(f"{path} is missing{others}; restore it from a backup")
     return problems
-
-
-@contextmanager
-def sound_database(path: Path) -> Iterator[Path]:
-    """A database, and one line naming it where it turns out to be none."""
-    try:
-        yield path
-    except Exception as error:
-        for cause in (error, error.__cause__):  # Optuna wraps what it passes on
-            if type(cause) in (DatabaseError, sqlite3.DatabaseError):
-                raise damaged(path, str(getattr(cause, "orig", cause))) from error
-        raise

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hylorada import InputError
+from hylorada._seals import SEAL
 
-from ._files import read_json
-from ._records import Record, ended_trials, lost_trials, read_block_nll, read_records
+from ._files import read_json, reading, write_json
+from ._records import Record, ended_trials, lost_trials, owner_of, read_block_nll, read_id, read_record, read_records
 from ._statistics import ArmScores, Comparison, compare, verdict
 from ._store import Store
 from ._study import Study
@@ -278,10 +279,50 @@ def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
 
 
 def read_results(path: Path) -> Results:
-    """Results as ``results.json`` holds them.
+    """Return the results that ``results.json`` holds.
 
     Raises:
-        InputError: the file is lost or damaged.
+        InputError: The file is lost or damaged, or belongs to another study.
     """
-    found: Results = read_json(path, Results)
+    found: Results = read_json(path, Results, _owner(path))
+    if SEAL not in read_json(path, Mapping[str, Any]):
+        with reading(path):
+            _check_figures(found, path.parent)
     return found
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Write results with a checksum, which is bound to their study."""
+    write_json(path, results.to_dict(), _owner(path))
+
+
+def _owner(path: Path) -> str:
+    """Return what the checksum of a study's results is bound to."""
+    return owner_of(read_id(path.parent), "results")
+
+
+def _check_figures(results: Results, folder: Path) -> None:
+    """Compare figures that follow from each other: results of earlier versions have no checksum.
+
+    Raises:
+        ValueError: One figure is not what the others give.
+    """
+    ppl = {}
+    for arm in results.arms:
+        ppl[arm.arm] = np.array(arm.ppl_by_seed)
+        for seed, stored in zip(arm.seeds, arm.ppl_by_seed, strict=True):
+            path = folder / "trials" / f"{arm.trial}-confirm-{seed:02d}" / "trial.json"
+            if path.exists():
+                metrics = read_record(path).reports[-1].metrics
+                _require_close(f"ppl_by_seed of {arm.arm}", stored, metrics.get("test/ppl", stored))
+        _require_close(f"ppl of {arm.arm}", arm.ppl, np.exp(np.log(ppl[arm.arm]).mean()))
+        _require_close(f"ppl_median of {arm.arm}", arm.ppl_median, np.median(ppl[arm.arm]))
+    for c in results.comparisons:
+        ratios = ppl[c.arm] / ppl[c.reference]
+        _require_close(f"by_seed of {c.arm} vs {c.reference}", c.by_seed, 100 * (ratios - 1))
+        _require_close(f"change of {c.arm} vs {c.reference}", c.change, 100 * (np.exp(np.log(ratios).mean()) - 1))
+
+
+def _require_close(what: str, stored: Any, computed: Any) -> None:
+    if not np.allclose(stored, computed, rtol=1e-9, atol=1e-9):
+        raise ValueError(f"{what} is {stored}, the figures that it follows from give {computed}")

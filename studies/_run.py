@@ -16,6 +16,7 @@ from ._environment import make_private, short_folder
 from ._faults import StudyStopped, as_stop
 from ._files import require_database, require_kinds
 from ._options import Options
+from ._paths import broken_link
 from ._study import Study
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
             console.print(f"hylorada: {line}", highlight=False, markup=False, soft_wrap=True)
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
+        for note in store.notes:
+            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
         store.bind_inputs(material.inputs())
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables
@@ -89,7 +92,10 @@ def _has_results(study: Study, options: Options) -> bool:
 
 
 def _check_storage(options: Options) -> None:
-    """Raise for what stands in the place of the storage's own files and folders."""
+    """Raise for a storage that leads nowhere, and for what stands in the place of its files and folders."""
+    for part in (options.storage, *options.storage.parents):
+        if problem := broken_link(part):
+            raise InputError(f"storage {str(options.storage)!r} can't be used: {problem}")
     database = options.storage / "mlflow.db"
     require_kinds(files=[database], folders=[options.storage / name for name in ("cache", "artifacts", "studies")])
     if options.tracking_uri is None and os.path.isfile(database) and database.stat().st_size:

@@ -1,12 +1,9 @@
 """A study between its inputs and its results: search, confirm, and what is told of them."""
 
-import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,17 +12,19 @@ from hylorada import InputError
 
 from ._devices import Devices
 from ._faults import StudyStopped
-from ._files import read_json, write_atomically
+from ._files import read_json, write_atomically, write_json
 from ._job import Job
 from ._options import Options
 from ._panel import Panel
-from ._records import OPEN, read_id
+from ._records import OPEN
 from ._report import write_html
-from ._results import Results, gather, read_results
+from ._results import Results, gather, read_results, write_results
 from ._signals import on_end, restore
 from ._store import Store
 from ._study import Study
 from ._tracking import Tracker
+
+_BASE = "base"  # owner of the checksum of base.json
 
 
 class Interrupted(KeyboardInterrupt):
@@ -66,7 +65,7 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     write_atomically(store.folder / OPEN, "")
-    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
+    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=store.id, say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
@@ -87,14 +86,6 @@ def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) ->
         devices.close()
     finally:
         tracker.abort(list(store.records.values()), status)
-
-
-def study_id(folder: Path) -> str:
-    """The id of a study folder, made at its first run; it ties the folder to its MLflow run."""
-    if (found := read_id(folder)) is None:
-        found = os.urandom(8).hex()
-        write_atomically(folder / "id", found)
-    return found
 
 
 def _parent_params(study: Study) -> dict[str, Any]:
@@ -154,16 +145,16 @@ def _base(store: Store, devices: Devices) -> Mapping[str, Any]:
     """The base's own test figures, measured once; what is lost or damaged since is measured again."""
     path = store.folder / "base.json"
     with suppress(InputError):
-        found: Mapping[str, Any] = read_json(path, Mapping[str, float])
+        found: Mapping[str, Any] = read_json(path, Mapping[str, float], _BASE)
         if "ppl" in found:
             return found
     measured: Mapping[str, Any] = devices.cluster.evaluate_base("test")
-    write_atomically(path, json.dumps(measured))
+    write_json(path, measured, _BASE)
     return measured
 
 
 def _write(results: Results, store: Store, tracker: Tracker) -> None:
-    write_atomically(store.folder / "results.json", json.dumps(results.to_dict(), indent=1))
+    write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:

@@ -1,24 +1,25 @@
 """The study folder: what a study knows, written so that a crash at any moment loses nothing.
 
 ``study.json`` is the study; ``trials/NAME/trial.json`` and ``reports.jsonl`` are the truth about a trial; ``optuna.db``
-holds one Optuna study for each arm, brought in line with the trial files whenever the study is opened.
+holds one Optuna study for each arm. Opening the study brings it in line with the trial files, or rebuilds it from them.
 """
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 from filelock import Timeout
 from optuna.samplers import BaseSampler
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from hylorada import InputError, derive_seed
 
-from ._files import append_line, read_json, require_database, stored_study, study_lock, write_atomically
+from ._changes import changes, fewer
+from ._database import OPTUNA_STATES, check_pages, connect, differing, disconnect, expected, fault_of, rebuild
+from ._database import fault as fault_before
+from ._files import STUDY, append_line, damaged, read_json, stored_study, study_lock, write_atomically, write_json
+from ._integrity import check_seeds, seal_line
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._records import (
     Record,
@@ -27,23 +28,18 @@ from ._records import (
     check_kinds,
     is_finite,
     lost_trials,
+    owner_of,
     planned_trials,
     read_block_nll,
     read_id,
     read_records,
     records_of,
-    sound_database,
 )
 from ._sampler import make_sampler
 from ._study import Study
 
 _LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
-_OPTUNA_STATES = {
-    "complete": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    "diverged": TrialState.FAIL,
-    "failed": TrialState.FAIL,
-}
+_INPUTS = "inputs"  # owner of the checksum of inputs.json
 
 
 class Store:
@@ -68,6 +64,7 @@ class Store:
         except Timeout as error:
             raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
         self.records: dict[str, Record] = {}
+        self.notes: list[str] = []  # what the user must know of how the folder was found
         self._storage: optuna.storages.RDBStorage | None = None
         self._optuna: dict[str, optuna.Study] = {}
         try:
@@ -80,25 +77,21 @@ class Store:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.records = read_records(self.folder)
         self._check_study()
+        self.id = self._identify()
         self._check_files()
-        with sound_database(self.folder / "optuna.db") as path:
-            self._storage = optuna.storages.RDBStorage(
-                f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}}
-            )
-            self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
-            if lost := self._lost():
-                raise InputError(lost)
-            write_atomically(self.folder / "study.json", json.dumps(self.study.to_dict(), indent=1))
-            self._reconcile()
+        if fault := self._open_database():
+            self._rebuild_database(fault)
+        self._write_study()
+        for record in self.records.values():
+            if not record.sealed:  # of an earlier version
+                self._write_record(record)
         for record in self.records.values():
             if record.state != "running":
                 self._drop_checkpoint(record)
 
     def close(self) -> None:
         """Let another process open the folder."""
-        if self._storage is not None:
-            self._storage.remove_session()
-            self._storage.engine.dispose()
+        self._close_database()
         self._lock.release()
 
     def of(self, stage: str, arm: str) -> list[Record]:
@@ -121,7 +114,11 @@ class Store:
     def add(self, record: Record) -> None:
         """Write a new record down."""
         self.records[record.name] = record
-        self.trial_folder(record.name).mkdir(parents=True, exist_ok=True)
+        folder = self.trial_folder(record.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in ("reports.jsonl", CHECKPOINT):  # of a trial whose trial.json is lost
+            (folder / left).unlink(missing_ok=True)
+        record.chain = owner_of(self.id, record.name)
         self._write_record(record)
 
     def report(self, name: str, report: Report) -> bool:
@@ -129,7 +126,9 @@ class Store:
         record = self.records[name]
         if report.step <= record.step:
             return False
-        append_line(self.trial_folder(name) / "reports.jsonl", report.to_json())
+        line, chain = seal_line(report.to_json(), record.chain)
+        append_line(self.trial_folder(name) / "reports.jsonl", line)
+        record.chain = chain
         record.reports.append(report.sharing(record.reports[-1]) if record.reports else report)
         self._report_to_optuna(record, report)
         return True
@@ -178,7 +177,7 @@ class Store:
             InputError: text or base are not what they were, naming what changed.
         """
         path = self.folder / "inputs.json"
-        before = read_json(path, Mapping[str, str]) if path.exists() else {}
+        before = read_json(path, Mapping[str, str], _INPUTS) if self.records or path.exists() else {}
         changed = [f"{k} was {before[k]}, now {v}" for k, v in inputs.items() if before.get(k, v) != v]
         if changed:
             raise InputError(
@@ -186,7 +185,7 @@ class Store:
                 f"{self.study.data}): {'; '.join(changed)}. Bring them back, or give the new study another --name"
             )
         if inputs.keys() - before.keys():  # a folder of an earlier version lacks some
-            write_atomically(path, json.dumps({**before, **inputs}, indent=1))
+            write_json(path, {**before, **inputs}, _INPUTS)
 
     def trial_folder(self, name: str) -> Path:
         return self.folder / "trials" / name
@@ -198,27 +197,118 @@ class Store:
     def _check_study(self) -> None:
         path = self.folder / "study.json"
         if self.records and not path.exists():
-            raise InputError(f"{path} is missing, though there are trials; put it back, or take another name (--name)")
+            raise InputError(
+                f"{path} is missing, though there are trials; restore it from a backup, or take another name (--name)"
+            )
         if not path.exists():
             return
         before, name = stored_study(path), self.study.name
-        problems = [f"study {name!r} exists with other settings: {c}" for c in _changes(before, self.study)]
+        problems = [f"study {name!r} exists with other settings: {c}" for c in changes(before, self.study)]
         if problems:
             problems.append("give the new study another name (--name), or set what it had")
-        problems += [f"study {name!r}: {f}" for f in _fewer(before, self.study)]
+        problems += [f"study {name!r}: {f}" for f in fewer(before, self.study)]
         if problems:
             raise InputError(problems)
 
     def _check_files(self) -> None:
-        """See that what is used only at the end can be read."""
-        if self.records:
-            require_database(self.folder / "optuna.db")
+        """See that what is used only at the end can be read, and that the files agree with each other."""
         if (path := self.folder / "inputs.json").exists():
-            read_json(path, Mapping[str, str])
-        read_id(self.folder)
+            read_json(path, Mapping[str, str], _INPUTS)
+        check_seeds(self.folder, self.study, self.records)
         for record in self.records.values():
             if record.state == "complete" and record.reports[-1].block_nll:
                 read_block_nll(self.folder, record)
+
+    def _identify(self) -> str:
+        """Return the folder's id, which a study without trials gets here."""
+        found = read_id(self.folder)
+        if found is None and self.records:
+            raise InputError(
+                f"{self.folder / 'id'} is missing; restore it from a backup, or from MLflow: it is the tag "
+                "'hylorada.study' of the study's run"
+            )
+        return found or os.urandom(8).hex()
+
+    def _write_study(self) -> None:
+        """Write the study, with a copy of its id, and the id itself where it is lost."""
+        write_json(self.folder / "study.json", {**self.study.to_dict(), "id": self.id}, STUDY)
+        path = self.folder / "id"
+        if not path.exists() or path.read_bytes() != self.id.encode():
+            write_atomically(path, self.id)
+
+    def _open_database(self) -> str | None:
+        """Open Optuna's database and bring it in line with the trial files; what is wrong with it, if anything is.
+
+        Raises:
+            InputError: Another version of Optuna made it, or trials are lost or damaged; it is left as it was.
+        """
+        path = self.folder / "optuna.db"
+        if fault := fault_before(path, expected=bool(self.records)):
+            return fault
+        try:
+            self._connect()
+            assert self._storage is not None
+            check_pages(self._storage)
+            if lost := self._lost():
+                raise InputError(lost)
+            if fault := self._lacking():
+                return fault
+            self._reconcile()
+            return self._difference()
+        except InputError:
+            raise
+        except Exception as error:  # whatever a garbled database leads to
+            if (fault := fault_of(error)) is None:
+                raise
+            return fault
+
+    def _rebuild_database(self, fault: str) -> None:
+        self._close_database()
+        path = self.folder / "optuna.db"
+        rebuild(path, self.study, self.records)
+        self._connect()
+        self.notes.append(f"{path} {fault}; rebuilt it from the trial files")
+
+    def _connect(self) -> None:
+        self._storage = connect(self.folder / "optuna.db")
+        self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
+
+    def _close_database(self) -> None:
+        if self._storage is not None:
+            disconnect(self._storage)
+        self._storage, self._optuna = None, {}
+
+    def _lacking(self) -> str | None:
+        for arm, study in self._optuna.items():
+            known = {t.number for t in study.get_trials(deepcopy=False)}
+            if not known >= {r.number for r in self.of("search", arm)}:
+                return f"lacks trials of arm {arm!r}"
+        return None
+
+    def _difference(self) -> str | None:
+        """Return in what the database differs from the trial files.
+
+        Raises:
+            InputError: The files have no checksums, so that either may be damaged.
+        """
+        for arm, study in self._optuna.items():
+            stored = study.get_trials(deepcopy=False)
+            for record in self.of("search", arm):
+                wanted = expected(self.folder, self.study, record)
+                if name := differing(stored[record.number], wanted):
+                    self._settle(record, name, stored[record.number], wanted)
+                    return f"holds other {name.replace('_', ' ')} of {record.name} than its trial files"
+        return None
+
+    def _settle(self, record: Record, name: str, stored: FrozenTrial, wanted: FrozenTrial) -> None:
+        """Decide for the trial files where these are whole; a trial that has lost reports is trained again."""
+        folder = self.trial_folder(record.name)
+        if not record.sealed:
+            there, here = getattr(stored, name), getattr(wanted, name)
+            raise damaged(folder, f"{name} is {here}, but {there} in {self.folder / 'optuna.db'}")
+        if record.state == "running" and stored.intermediate_values.keys() - wanted.intermediate_values.keys():
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+            self.notes.append(f"{record.name} has lost reports; it is trained again")
 
     def _open_optuna(self, arm: str) -> optuna.Study:
         return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
@@ -245,14 +335,12 @@ class Store:
         return record
 
     def _lost(self) -> list[str]:
-        """Files that must have been there: without them a search would start anew, or repeat itself."""
-        problems, ended = [], {}
-        for arm, study in self._optuna.items():
-            trials = study.get_trials(deepcopy=False)
-            ended[arm] = {t.number for t in trials if t.state.is_finished()}
-            if unknown := sorted({r.number for r in self.of("search", arm)} - {t.number for t in trials}):
-                problems.append(f"{self.folder / 'optuna.db'} has lost trials of arm {arm!r}: {unknown}; put it back")
-        return problems + lost_trials(self.folder, ended, self.records)
+        """Return a line for each arm with ended trials of which no files are left: a search would repeat itself."""
+        ended = {
+            arm: {t.number for t in study.get_trials(deepcopy=False) if t.state.is_finished()}
+            for arm, study in self._optuna.items()
+        }
+        return lost_trials(self.folder, ended, self.records)
 
     def _reconcile(self) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
@@ -283,45 +371,11 @@ class Store:
 
     def _tell_optuna(self, record: Record) -> None:
         if record.stage == "search":
-            state = _OPTUNA_STATES[record.state]
+            state = OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None
             self._optuna[record.arm].tell(record.number, value, state=state, skip_if_finished=True)
 
     def _write_record(self, record: Record) -> None:
-        values = {k: v for k, v in asdict(record).items() if k != "reports"}
-        write_atomically(self.trial_folder(record.name) / "trial.json", json.dumps(values, indent=1))
-
-
-def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
-    """What differs between a stored study and one asked for; more trials or seeds are no difference."""
-    then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
-    for key in ("model", "data"):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
-        if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(now[key]):
-            then[key] = now[key]
-    return [
-        f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
-        for key in sorted(then.keys() | now.keys())
-        if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
-    ]
-
-
-def _shown(values: Mapping[str, Any], key: str) -> str:
-    return repr(values[key]) if key in values else "absent"
-
-
-def _fewer(before: Mapping[str, Any], study: Study) -> list[str]:
-    """What is asked for less than a stored study has."""
-    return [
-        f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
-        for key, now in (("trials", study.trials), ("seeds", study.seeds))
-        if now < before.get(key, 0)
-    ]
-
-
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values that are no mappings, by their dotted path."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
+        path = self.trial_folder(record.name) / "trial.json"
+        write_json(path, record.to_dict(), owner_of(self.id, record.name))
+        record.sealed = True

@@ -20,8 +20,8 @@ from urllib3.exceptions import LocationParseError  # below requests
 
 from ._experiment import open_runs, passes, reason_of
 from ._files import is_sqlite, study_lock
-from ._paths import path_problem
-from ._records import Record
+from ._paths import database_path, path_problem
+from ._records import Record, read_id
 from ._runs import close_abandoned
 
 _WAITS_S = (5.0, 30.0)  # before the first and the last of the retries
@@ -34,7 +34,7 @@ def check_tracking(uri: str) -> list[str]:
     """Problems with a tracking address, without making anything there."""
     if uri.startswith(("http://", "https://")):
         return _check_server(uri)
-    if uri.startswith("sqlite:"):
+    if uri.startswith(("sqlite:", "sqlite+pysqlite:")):
         return _check_sqlite(uri)
     if uri.startswith("databricks"):
         return []
@@ -60,9 +60,8 @@ def _check_database(uri: str) -> list[str]:
 
 
 def _check_sqlite(uri: str) -> list[str]:
-    if not uri.startswith("sqlite:///") or uri == "sqlite:///":
+    if (path := database_path(uri)) is None:
         return [f"tracking_uri {uri!r} names no file; use sqlite:///PATH"]
-    path = Path(uri.removeprefix("sqlite:///").partition("?")[0])
     if problem := path_problem(path):
         return [f"tracking_uri {uri!r} can't be used: {problem}"]
     if path.is_dir():
@@ -283,17 +282,17 @@ def reconcile(uri: str, experiment: str, folder: Path) -> str | None:
         experiment: name; the study's.
         folder: of the study; whoever runs it holds its lock.
     """
-    if not (folder / "id").exists():
+    if (study_id := read_id(folder)) is None:
         return None
     try:
         with study_lock(folder):
-            return _reconcile(uri, experiment, (folder / "id").read_text().strip())
+            return _reconcile(uri, experiment, study_id)
     except (Timeout, PermissionError):  # it runs, or is somebody else's
         return None
 
 
 def _reconcile(uri: str, experiment: str, study_id: str) -> str | None:
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///").partition("?")[0]).exists():
+    if (path := database_path(uri)) is not None and not path.exists():
         return None
     if problems := check_tracking(uri):
         return problems[0]

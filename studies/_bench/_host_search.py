@@ -30,7 +30,6 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     from studies._campaign import Ledger, Search
     from studies._inputs import Material
     from studies._panel import Panel
-    from studies._stages import study_id
     from studies._store import Store
     from studies._tracking import Tracker
 
@@ -41,7 +40,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
     devices.wait()  # its host loads the base while MLflow makes its tables
-    artifacts, key = options.storage / "artifacts", study_id(store.folder)
+    artifacts, key = options.storage / "artifacts", store.id
     tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=key, say=partial(print, file=sys.stderr))
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:

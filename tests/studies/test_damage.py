@@ -1,6 +1,7 @@
 """A study whose files are damaged or lost: each command names the file in a line, exits with 2 and writes nothing."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -82,42 +83,83 @@ def cut_last_line(path: Path) -> None:
     path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:-1]) + b"\n")
 
 
-TRIAL, LINES, LOSSES = "trials/WINNER/trial.json", "trials/WINNER/reports.jsonl", "trials/WINNER-confirm-00/"
+TRIAL, LINES, RUN = "trials/WINNER/trial.json", "trials/WINNER/reports.jsonl", "trials/WINNER-confirm-00/"
+NPY = RUN + "test_block_nll.npy"
+SUM = "is damaged (its checksum does not match its content)"
+
+
+def other_digit(what: bytes) -> Damage:
+    """Change the last digit of the first number after some text."""
+
+    def damage(path: Path) -> None:
+        content = path.read_bytes()
+        found = re.search(re.escape(what) + rb"[-0-9.]*?([0-9])(?=[^0-9.])", content)
+        assert found is not None
+        digit = b"7" if found[1] != b"7" else b"3"
+        path.write_bytes(content[: found.start(1)] + digit + content[found.end(1) :])
+
+    return damage
+
+
+def flip_bit(path: Path) -> None:
+    """Flip the lowest bit of the last loss."""
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1
+    path.write_bytes(content)
+
+
+def swap_with(other_trial: str) -> Damage:
+    """Swap a file with the one of the same name in another trial's folder."""
+
+    def damage(path: Path) -> None:
+        other = path.parents[1] / other_trial / path.name
+        ours = path.read_bytes()
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(ours)
+
+    return damage
+
+
 DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
-    ("results.json", put(b'{"study": "x"'), RESULTS, "is damaged (no JSON: Expecting ',' delimiter)"),
+    ("results.json", put(b'{"study": "x"'), RESULTS, "is damaged (no JSON: Expecting ',' delimiter); delete it: `"),
     ("results.json", put(b"{}"), RESULTS, "is damaged (no field 'arms')"),
     ("results.json", put(b"[]"), RESULTS, "is damaged (all of it can't be [])"),
     ("results.json", put(b"\xff"), RESULTS, "is damaged (no UTF-8)"),
-    ("results.json", change(arms=[1]), RESULTS, "is damaged (arms can't be 1)"),
+    ("results.json", change(arms=[1]), RESULTS, SUM),
+    ("results.json", other_digit(b'"low": '), RESULTS, SUM),
+    ("results.json", other_digit(b"Holm p = "), RESULTS, SUM),
     ("results.json", folder_instead, RESULTS, "is a folder, must be a file"),
     (TRIAL, put(b'{"name": "b'), READERS, "is damaged (no JSON: Unterminated string starting at)"),
     (TRIAL, put(b""), READERS, "is damaged (no JSON: Expecting value)"),
-    (TRIAL, change(zz=1), READERS, "is damaged (unknown field 'zz')"),
-    (TRIAL, change(state="zzz"), READERS, "is damaged (state can't be 'zzz')"),
-    (TRIAL, change(number="1"), READERS, "is damaged (number can't be '1')"),
-    (TRIAL, change(params=[]), READERS, "is damaged (params can't be [])"),
+    (TRIAL, change(zz=1), READERS, SUM),
+    (TRIAL, change(state="pruned"), READERS, SUM),
+    (TRIAL, change(params={}), READERS, SUM),
+    (TRIAL, other_digit(b'"seed": '), READERS, SUM),
+    (TRIAL, other_digit(b'"learning_rate": '), READERS, SUM),
     (TRIAL, change(name="fixed-0009"), READERS, "is damaged (it is of trial 'fixed-0009')"),
-    (TRIAL, lose, READERS, "is missing; put it back from a copy"),
+    (TRIAL, lose, READERS, "is missing"),
     (LINES, put(b'{"step": 2}\ngarbage\n{"step": 4}\n'), READERS, "is damaged (no JSON: Expecting value)"),
     (LINES, put(b'{"step": "2"}\n'), READERS, "is damaged (step can't be '2')"),
     (LINES, put(b"[]\n"), READERS, "is damaged (all of it can't be [])"),
     (LINES, put(b"\xff\xfe\n"), READERS, "is damaged (no UTF-8)"),
-    (LINES, lose, READERS, "is missing; put it back from a copy"),
+    (LINES, lose, READERS, "is missing; restore it from a backup"),
     (LINES, put(b""), READERS, "is damaged (it is empty, though the trial is complete)"),
     (LINES, cut_last_line, READERS, "is damaged (its last report is lost, though the trial is complete)"),
-    (LOSSES + "reports.jsonl", lose, READERS, "is missing; put it back from a copy"),
-    (LOSSES + "test_block_nll.npy", put(b"garbage" * 9), OPEN, "is damaged (the magic string is not correct"),
-    (LOSSES + "test_block_nll.npy", put(b""), OPEN, "is damaged (EOF: reading magic string"),
-    (LOSSES + "test_block_nll.npy", lose, OPEN, "is missing; put it back from a copy"),
+    (LINES, other_digit(b'"eval/nll": '), READERS, "is damaged (the checksum of line 1 does not match"),
+    (LINES, swap_with("fixed-0001"), READERS, "is damaged (the checksum of line 1 does not match"),
+    (RUN + "reports.jsonl", lose, READERS, "is missing; restore it from a backup, or delete the folder"),
+    (RUN + "reports.jsonl", other_digit(b'"test/nll": '), READERS, "is damaged (the checksum of line 4 does not"),
+    (NPY, put(b"garbage" * 9), OPEN, "is damaged (its checksum is not the one that reports.jsonl holds); restore"),
+    (NPY, put(b""), OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
+    (NPY, flip_bit, OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
+    (NPY, lose, OPEN, "is missing; restore it from a backup, or delete the folder"),
     ("inputs.json", put(b'{"a"'), OPEN, "is damaged (no JSON: Expecting ':' delimiter)"),
     ("inputs.json", put(b"[]"), OPEN, "is damaged (all of it can't be [])"),
-    ("id", put(b""), OPEN, "is damaged (no id)"),
-    ("study.json", change(trials="8"), READERS, "is damaged (trials can't be '8')"),
-    ("study.json", change(definition=None), READERS, "is damaged (definition can't be None)"),
-    ("optuna.db", put(b"garbage" * 500), READERS, "is damaged (no SQLite database)"),
-    ("optuna.db", put(b"SQLite format 3\0" + b"garbage" * 500), READERS, "is damaged (file is not a database)"),
-    ("optuna.db", put(b""), READERS, "is damaged (no SQLite database)"),
-    ("optuna.db", lose, READERS, "is missing; put it back from a copy"),
+    ("inputs.json", change(data_fingerprint="0" * 16), OPEN, SUM),
+    ("id", other_digit(b""), ("status", "export", "open"), "is damaged (it holds "),
+    ("study.json", change(trials="8"), READERS, SUM),
+    ("study.json", other_digit(b'"seed": '), READERS, SUM),
+    ("study.json", other_digit(b'"max_steps": '), READERS, SUM),
     ("optuna.db", folder_instead, READERS, "is a folder, must be a file"),
     ("lock", folder_instead, READERS, "is a folder, must be a file"),
 ]
@@ -133,7 +175,7 @@ def test_damaged_file_is_named_and_nothing_is_written(
     before = copy.content()
     for command in commands:
         if command == "open":
-            with pytest.raises(InputError, match=r"put it back|remove it") as raised:
+            with pytest.raises(InputError, match=r"restore it from a backup|delete|remove it") as raised:
                 copy.open()
             said = raised.value.problems
         else:
@@ -153,8 +195,8 @@ def test_lost_trials_are_named(copy: Copy, capsys: pytest.CaptureFixture[str], c
     assert out == ""
     arms = ("baseline", "fixed", "learnable")
     assert err.splitlines() == [
-        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other trials; put it back "
-        "from a copy"
+        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other trials; restore it "
+        "from a backup"
         for arm in arms
     ]
 
@@ -179,13 +221,13 @@ def test_zeros_after_a_loss_of_power_are_a_torn_line(copy: Copy, tail: bytes) ->
 def test_folder_of_an_earlier_version_takes_a_new_fingerprint_and_keeps_to_it(copy: Copy) -> None:
     path = copy.path("inputs.json")
     before = json.loads(path.read_text())
-    del before["model_config_fingerprint"]
+    del before["model_config_fingerprint"], before["seal"]
     path.write_text(json.dumps(before))
     stored = Study.from_dict(stored_study(copy.folder / "study.json"))
     store = Store(copy.folder, stored)
     try:
         store.bind_inputs({**before, "model_config_fingerprint": "new"})
-        assert json.loads(path.read_text()) == {**before, "model_config_fingerprint": "new"}
+        assert json.loads(path.read_text()).items() > {**before, "model_config_fingerprint": "new"}.items()
         with pytest.raises(InputError, match="model_config_fingerprint was new, now other"):
             store.bind_inputs({**before, "model_config_fingerprint": "other"})
     finally:
@@ -196,16 +238,16 @@ def test_folder_of_an_earlier_version_takes_a_new_fingerprint_and_keeps_to_it(co
 def test_study_that_lacks_a_field_is_damaged(copy: Copy, capsys: pytest.CaptureFixture[str], field: str) -> None:
     path = copy.folder / "study.json"
     values = json.loads(path.read_text())
-    del values[field]
+    del values[field], values["seal"]
     path.write_text(json.dumps(values))
     assert copy.run("extend") == 2
-    assert capsys.readouterr().err == f"hylorada: {path} is damaged (no field {field!r}); put it back from a copy\n"
+    assert capsys.readouterr().err == f"hylorada: {path} is damaged (no field {field!r}); restore it from a backup\n"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("mlflow.db", b"garbage" * 100, r"mlflow\.db is damaged \(no SQLite database\); put it back"),
+        ("mlflow.db", b"garbage" * 100, r"mlflow\.db is damaged \(no SQLite database\); restore it"),
         ("cache", b"", "cache is a file, must be a folder; remove it"),
         ("studies", b"", "studies is a file, must be a folder; remove it"),
     ],

@@ -348,19 +348,38 @@ def _take_earlier_checkpoint(folder: Path, name: str) -> None:
     _write_checkpoint(path, tensors, {**metadata, "step": "6"})
 
 
+def _swap_checkpoints(folder: Path, name: str) -> None:
+    path, other = (folder / "trials" / n / "checkpoint.safetensors" for n in (name, name[:-1] + "1"))
+    ours = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(ours)
+
+
+def _swap_checkpoints_of_an_earlier_version(folder: Path, name: str) -> None:
+    _swap_checkpoints(folder, name)
+    path = folder / "trials" / name / "checkpoint.safetensors"
+    tensors, metadata = _read_checkpoint(path)
+    extra = json.loads(metadata["extra"])
+    del extra["job"]
+    _write_checkpoint(path, tensors, {**metadata, "extra": json.dumps(extra)})
+
+
 def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
     path = folder / "results.json"
     values = json.loads(path.read_text())
     assert len(values["provenance"][part]) == 16
     values["provenance"][part] = "0" * 16
+    del values["seal"]
     path.write_text(json.dumps(values))
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_lose_checkpoint, r"checkpoint\.safetensors is missing; put it back, or export another seed"),
+        (_lose_checkpoint, r"checkpoint\.safetensors is missing; restore it from a backup, or export another seed"),
         (_cut_checkpoint, r"checkpoint\.safetensors is damaged"),
+        (_swap_checkpoints, r"checkpoint\.safetensors is damaged \(it is not of fixed-\d+-confirm-00 as it ended\)"),
+        (_swap_checkpoints_of_an_earlier_version, r"damaged \(it is not of fixed-\d+-confirm-00 as it ended\)"),
         (_clear_updates, "adapter has no effect"),
         (_take_earlier_checkpoint, "is of step 6, the run ended at 8"),
         (_change_base, "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$"),

@@ -442,14 +442,14 @@ def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path:
     assert open_store().records == {}  # it lets go when it ends
 
 
-@pytest.mark.parametrize("lost", ["study.json", "optuna.db", "trials/learnable-0000/trial.json"])
+@pytest.mark.parametrize("lost", ["study.json", "trials/learnable-0000/trial.json"])
 def test_lost_file_is_an_error_naming_it(open_store: Open, lost: str) -> None:
     store = open_store()
     _run(store, store.propose(ARM))
     store.propose(ARM)
     store.close()
     (store.folder / lost).unlink()
-    with pytest.raises(InputError, match=f"{lost}.*put it back"):
+    with pytest.raises(InputError, match=f"{lost}.*restore it from a backup"):
         open_store()
 
 

@@ -1,0 +1,128 @@
+"""What must hold between the files of a study: checksums, and numbers that are stored twice."""
+
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hylorada import InputError, derive_seed
+from hylorada._seals import SEAL, digest
+
+from ._files import damaged, read_lines
+from ._job import Report
+
+if TYPE_CHECKING:
+    from ._records import Record
+    from ._study import Study
+
+CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
+_LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
+_CLOSE = 1e-9  # of two sums over the same numbers
+_TRIAL = re.compile(r".+-\d{4,}(-confirm-\d{2,})?")
+
+
+def seal_line(line: str, chain: str) -> tuple[str, str]:
+    """Return a JSON line with its checksum, and that checksum, which also covers all lines before.
+
+    Args:
+        line: A report as JSON.
+        chain: The checksum of the lines before; of the first line, the trial's own name.
+    """
+    chain = digest(line, chain)
+    return f'{line[:-1]}, "{SEAL}": "{chain}"}}', chain
+
+
+def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
+    """Return the reports of a trial and the checksum of them all; lines of earlier versions have none of their own.
+
+    Raises:
+        ValueError: A line is damaged, or is not the one that was written after the line before.
+    """
+    reports: list[Report] = []
+    chain, sealed = owner, False
+    for number, line in enumerate(read_lines(path), 1):
+        found = _LINE.fullmatch(line)
+        text = f"{found['start']}}}" if found else line
+        chain = digest(text, chain)
+        if found and found["seal"] != chain:
+            raise ValueError(f"the checksum of line {number} does not match what it and the lines before it hold")
+        report = Report.from_json(text)
+        if sealed and not found:
+            raise ValueError(f"line {number} has lost its checksum")
+        sealed = found is not None
+        reports.append(report.sharing(reports[-1]) if reports else report)
+    return reports, chain
+
+
+def losses_of(content: bytes, record: "Record") -> Any:
+    """Return the losses in a ``.npy`` file, after comparing them with the mean that the last report holds.
+
+    Raises:
+        ValueError: The file is damaged, or another run's.
+    """
+    try:
+        found = np.lib.format.read_array(io.BytesIO(content))
+    except Exception as error:  # numpy raises whatever a garbled header leads to
+        raise ValueError(str(error)) from error
+    if found.ndim != 1 or found.dtype.kind != "f" or not found.size:
+        raise ValueError("no list of losses")
+    expected = record.reports[-1].metrics.get("test/nll")
+    tokens = found.size * (int(record.adapter["max_positions"]) - 1)
+    mean = float(found.sum()) / tokens
+    if expected is None or not abs(mean - expected) <= _CLOSE * abs(expected):
+        raise ValueError(f"its mean loss is {mean!r}, reports.jsonl holds {expected!r}")
+    return found
+
+
+def check_place(path: Path, name: object) -> None:
+    """Raise for a ``trial.json`` that lies in another trial's folder, or in a copy of its own.
+
+    Raises:
+        InputError: naming the folder and what to do about it.
+    """
+    folder = path.parent
+    if name == folder.name:
+        return
+    if _TRIAL.fullmatch(folder.name):
+        raise damaged(path, f"it is of trial {name!r}")
+    there = (folder.parent / str(name) / path.name).exists() if isinstance(name, str) and "\0" not in name else False
+    remedy = f"a copy of {name!r}: move it out of {folder.parent}" if there else f"rename it to {name!r}"
+    raise InputError(f"{folder} is no trial's folder; its trial.json is of trial {name!r}; {remedy}")
+
+
+def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
+    """Raise for a confirm run whose winner is lost, or has other settings than the run.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for record in records.values():
+        if record.stage != "confirm":
+            continue
+        path, winner = folder / "trials" / record.name / "trial.json", records.get(record.winner)
+        if winner is None:
+            lost = folder / "trials" / record.winner / "trial.json"
+            raise InputError(f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup")
+        for field in ("arm", "params", "adapter", "training"):
+            if getattr(record, field) != getattr(winner, field):
+                raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")
+
+
+def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> None:
+    """Raise for a trial whose seeds are not those that the study's seed gives it.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for record in records.values():
+        number = record.number
+        if record.stage == "search":
+            seeds = (derive_seed(study.seed, record.arm, number), derive_seed(study.seed, "data"))
+        else:
+            seeds = (derive_seed(study.seed, "confirm", number), derive_seed(study.seed, "confirm data", number))
+        if (record.seed, record.data_seed) != seeds:
+            path = folder / "trials" / record.name / "trial.json"
+            raise damaged(path, f"its seeds are not those of study seed {study.seed}")
