@@ -30,6 +30,11 @@ _AWAY = {  # MLflow's codes for what passes; its client gives the first to a ser
     "CANCELLED",
     "ABORTED",
 }
+_CAUSES = (  # in the text of a failed request, the most telling first
+    r"too many \d+ error responses",
+    r"certificate verify failed[^(\n]*",
+    r"(?<=Caused by )\w+",
+)
 
 
 def deleted(experiment: str) -> str:
@@ -127,10 +132,8 @@ def reason_of(error: BaseException) -> str:
     """Return why a call failed, in few words: the cause that MLflow's client wraps, or what the server said."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, requests.RequestException):
-        known = re.search(
-            r"too many \d+ error responses|certificate verify failed[^(\n]*|(?<=Caused by )\w+", str(cause)
-        )
-        return known[0].strip() if known else type(cause).__name__
+        matches = (re.search(pattern, str(cause)) for pattern in _CAUSES)
+        return next((match[0].strip() for match in matches if match), type(cause).__name__)
     if answer := re.search(r"(?:code (\d+) .*?)?Response body: '(.*)'", str(error), re.DOTALL):
         return f"{answer[1] or 'no JSON'}: {_one_line(answer[2]) or 'without a word'}"
     text = str(getattr(cause, "orig", error)).strip().splitlines() or [""]

@@ -29,10 +29,12 @@ def serve_page(args: argparse.Namespace) -> int:
     uri = args.tracking_uri or default_uri(args.storage)
     if is_server(uri):
         raise InputError(f"MLflow at {shown(uri)} serves a page of its own: open it in a browser")
+    own = owns_database(args.storage, uri)
+    if own:
+        _prepare_database(args)
     listening = _try_address(args.host, args.port)
     command = [sys.executable, "-m", "mlflow", "ui", "--host", args.host, "--port", str(args.port), "--workers", "1"]
-    if owns_database(args.storage, uri):
-        _prepare_database(args)
+    if own:
         command += ["--artifacts-destination", str(args.storage.resolve() / "artifacts")]  # else the working folder
     if not ipaddress.ip_address(listening).is_loopback:
         print(

@@ -12,8 +12,9 @@ from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
 
 from hylorada import InputError
 from studies._experiment import open_runs
+from studies._parent import close_abandoned
 from studies._records import State
-from studies._runs import StudyRuns, boundary_metrics, close_abandoned
+from studies._runs import StudyRuns, boundary_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 
@@ -34,6 +35,7 @@ def test_children_are_nested_and_described(store: Mlflow) -> None:
     tags = {k: v for k, v in run.data.tags.items() if k.startswith(("hylorada", "applied"))}
     assert tags == {
         "hylorada.trial": "learnable-0000",
+        "hylorada.child_of": "nested",
         "hylorada.arm": "learnable",
         "hylorada.stage": "search",
         "hylorada.searched": "learning_rate,num_buckets",
@@ -341,4 +343,4 @@ def test_deleted_experiment_is_refused(store: Mlflow) -> None:
     client = store.client
     client.delete_experiment(client.create_experiment("gone"))
     with pytest.raises(InputError, match="experiment 'gone' is deleted; restore it"):
-        open_runs(store.uri, "gone", artifacts=None, study_id="x")
+        open_runs(store.uri, "gone", store.storage, "x", print)
