@@ -38,12 +38,16 @@ def open_study(
     attached = _attach(client, experiment, parent.info.run_id, study_id)
     runs = StudyRuns(client, experiment, parent.info.run_id, study_id)
     if runs.restored:
-        lost.append(f"{runs.restored} trial runs")
+        lost.append(_counted(runs.restored))
     if lost:
         say(f"MLflow: restored {' and '.join(lost)}, which had been deleted")
     if attached:
-        say(f"MLflow: attached {attached} trial runs, whose parent run was gone, to the study's run")
+        say(f"MLflow: attached {_counted(attached)}, whose parent run was gone, to the study's run")
     return runs
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} trial run{'s' if runs > 1 else ''}"
 
 
 def _attach(client: MlflowClient, experiment: str, parent: str, study_id: str) -> int:

@@ -137,13 +137,13 @@ class StudyRuns:
             metrics: of the parent.
             time: of the metrics and of the end, epoch milliseconds; the same whenever this is told again.
         """
+        run = self.client.get_run(self.parent)
         for path, folder in files.items():
             if path.exists():
-                self.client.log_artifact(self.parent, str(path), artifact_path=folder or None)
+                self._upload(run.info.artifact_uri, path, folder)
         finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
         self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()])
-        run = self.client.get_run(self.parent)
-        self._flag(run.info.run_id, metrics, flagged=_NOT_FINITE in run.data.tags)
+        self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
         began = run.info.start_time  # later than `time` where the database is a new one
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
 
@@ -227,7 +227,7 @@ class StudyRuns:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "boundaries.npz"
             np.savez(path, steps=steps, positions=positions)
-            self._upload(child, path)
+            self._upload(child.artifacts, path)
 
     def _log_config(self, child: _Child, record: Record) -> None:
         """All that decides what a trial is, whole: parameters are cut."""
@@ -235,14 +235,17 @@ class StudyRuns:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8")
-            self._upload(child, path)
+            self._upload(child.artifacts, path)
 
-    def _upload(self, child: _Child, path: Path) -> None:
-        """Put a file among a run's artifacts; MLflow's client would keep a thread pool for each of 1,024 runs."""
+    def _upload(self, artifacts: str, path: Path, folder: str = "") -> None:
+        """Put a file among a run's artifacts.
+
+        MLflow's client would keep a thread pool for each of 1,024 runs, and the place of a run that was copied since.
+        """
         uri = self.client.tracking_uri
-        place = add_databricks_profile_info_to_artifact_uri(child.artifacts, uri)  # type: ignore[no-untyped-call]
+        place = add_databricks_profile_info_to_artifact_uri(artifacts, uri)  # type: ignore[no-untyped-call]
         repository: Any = get_artifact_repository(place, tracking_uri=uri)
-        repository.log_artifact(str(path))
+        repository.log_artifact(str(path), folder or None)
 
 
 def search(client: MlflowClient, experiment: str, condition: str, view: int = ViewType.ALL) -> Iterator[Run]:

@@ -48,7 +48,7 @@ class Gateway:
             self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
         self.host = f"127.0.0.1:{self._http.server_port}"
         self.uri = f"{'http' if certificate is None else 'https'}://{self.host}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=[0.05], daemon=True).start()
 
     def close(self) -> None:
         self._http.shutdown()

@@ -279,13 +279,27 @@ def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
     assert store.children(one).keys() == store.children(two).keys() == {"learnable-0000"}
 
 
-def test_values_that_are_not_finite_are_left_out(store: Mlflow) -> None:
+def test_values_that_are_not_finite_are_left_out_and_named(store: Mlflow) -> None:
     runs = store.runs("not finite")
     metrics = {"eval/nll": math.nan, "eval/ppl": math.inf, "train/nll": 2.0}
-    runs.bring(make_record(reports=[make_report(2, metrics=metrics)]))
-    found = store.children(runs)["learnable-0000"].data.metrics
-    assert {"eval/nll", "eval/ppl"}.isdisjoint(found)
-    assert found["train/nll"] == 2.0
+    runs.bring(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
+    found = store.children(runs)["learnable-0000"].data
+    assert {"eval/nll", "eval/ppl"}.isdisjoint(found.metrics)
+    assert found.metrics["train/nll"] == 2.0
+    assert found.tags["hylorada.not_finite"] == "eval/nll = nan, eval/ppl = inf"
+
+
+def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflow) -> None:
+    """SQLite would keep 1.797e308."""
+    runs = store.runs("infinite")
+    runs.finish({}, {"test/ppl_a": math.inf, "test/change_a_vs_b_percent": math.nan, "test/ppl_b": 7.5}, 1)
+    data = store.client.get_run(runs.parent).data
+    assert data.metrics == {"test/ppl_b": 7.5}
+    assert data.tags["hylorada.not_finite"] == "test/ppl_a = inf, test/change_a_vs_b_percent = nan"
+    runs.finish({}, {"test/ppl_a": 8.5, "test/ppl_b": 7.5}, 2)
+    data = store.client.get_run(runs.parent).data
+    assert data.metrics == {"test/ppl_a": 8.5, "test/ppl_b": 7.5}
+    assert "hylorada.not_finite" not in data.tags
 
 
 def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:

@@ -1,17 +1,18 @@
 """Addresses of MLflow: which are taken and which refused, before any compute and without making anything."""
 
 import json
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from gateway import Gateway, basic, write_certificate
 from mlflow.tracking._tracking_service.utils import _tracking_store_registry
-from mlflow_records import Mlflow
 
 from studies._address import heed_environment, redact, shown
 from studies._provenance import command_line
@@ -54,7 +55,7 @@ def serve() -> Iterator[Callable[[Answer], int]]:
                 pass
 
         servers.append(HTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=servers[-1].serve_forever, args=[0.05], daemon=True).start()
         return servers[-1].server_port
 
     yield start
@@ -96,26 +97,24 @@ def test_unknown_kinds_are_refused_with_the_nearest(uri: str, hint: str) -> None
     assert problem.startswith(f"tracking_uri {shown(uri)!r} is of no known kind; {hint}")
 
 
-def test_databases_and_databricks_are_accepted(store: Mlflow, tmp_path: Path) -> None:
-    for uri in (
-        store.uri,
-        f"sqlite:///{tmp_path / 'new.db'}",
-        "sqlite:///new.db",
-        "databricks",
-        "databricks://profile",
-    ):
+def test_databases_and_databricks_are_accepted(tmp_path: Path) -> None:
+    there = tmp_path / "there.db"
+    with closing(sqlite3.connect(there)) as database:
+        database.execute("CREATE TABLE runs (id)")
+    for uri in (f"sqlite:///{there}", f"sqlite:///{tmp_path / 'new.db'}", "sqlite:///new.db"):
         assert check_tracking(uri) == []
-    assert list(tmp_path.iterdir()) == []
+    assert check_tracking("databricks") == check_tracking("databricks://profile") == []
+    assert list(tmp_path.iterdir()) == [there]
 
 
 def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Mlflow
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: Gateway
 ) -> None:
     """A package with an entry point, as MLflow's manual describes it."""
     (tmp_path / "lab_store.py").write_text(
-        "from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore\n"
-        "def Lab(store_uri, artifact_uri):\n"
-        f"    return SqlAlchemyStore({store.uri!r}, 'mlflow-artifacts:/')\n"
+        "from mlflow.store.tracking.rest_store import RestStore\n"
+        "from mlflow.utils.rest_utils import MlflowHostCreds\n"
+        f"def Lab(**_): return RestStore(lambda: MlflowHostCreds({gateway.uri!r}))\n"
     )
     info = tmp_path / "lab_store-1.0.dist-info"
     info.mkdir()
