@@ -57,7 +57,7 @@ def test_page_on_loopback_keeps_mlflows_own_rules() -> None:
 @pytest.mark.parametrize("host", ["", "no.such.host.invalid", "203.0.113.5", "a" * 300])
 def test_host_that_is_not_this_machine_is_refused(host: str, tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").touch()
-    with pytest.raises(InputError, match="can't serve on .*; choose another --port or --host"):
+    with pytest.raises(InputError, match=r"can't serve on .*; choose another --port or --host"):
         serve_page(_arguments(tmp_path, host=host))
 
 
