@@ -82,7 +82,10 @@ def _path(text: str) -> Path:
 
 def _add_storage(parser: Any) -> None:
     parser.add_argument("--storage", type=_folder, default=Path("mlruns"), help="folder; default: %(default)s")
-    parser.add_argument("--tracking-uri", help="MLflow: a database or server; default: sqlite in the storage folder")
+    parser.add_argument(
+        "--tracking-uri",
+        help="MLflow: a database or server; default: MLFLOW_TRACKING_URI, else sqlite in the storage folder",
+    )
 
 
 def _add_study_options(parser: Any) -> None:

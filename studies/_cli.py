@@ -5,8 +5,6 @@ import json
 import math
 import os
 import shlex
-import signal
-import socket
 import sys
 import traceback
 from collections import Counter
@@ -20,6 +18,7 @@ from rich.console import Console
 
 from hylorada import InputError, nearest
 
+from ._address import heed_environment, shown
 from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
@@ -27,6 +26,7 @@ from ._faults import StudyStopped, is_storage_error
 from ._files import stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
+from ._provenance import command_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     prepare_environment()
     console = _Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     try:
+        if args.command in ("run", "extend", "status", "ui"):
+            args.tracking_uri = heed_environment(args.tracking_uri)
         code: int = _COMMANDS[args.command](args, console)
         sys.stdout.flush()  # here, where what it raises can be told
     except InputError as error:
@@ -126,16 +128,16 @@ def _run_study(study: Any, options: Options, args: argparse.Namespace, console: 
         results = run_study(study, options, console)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
-        print(f"interrupted; {saved}. To go on: {_resume_command()}", file=sys.stderr)
+        print(f"interrupted; {saved}. To go on: {command_line()}", file=sys.stderr)
         return 130
     except InputError:
         raise
     except StudyStopped as error:
-        print(f"hylorada: {error}\nthe study stopped; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        print(f"hylorada: {error}\nthe study stopped; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
     except Exception:
         traceback.print_exc()
-        print(f"hylorada: the study broke off; state saved. To go on: {_resume_command()}", file=sys.stderr)
+        print(f"hylorada: the study broke off; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
     folder = options.study_folder(study.name)
     try:
@@ -162,10 +164,6 @@ def _tell_failures(folder: Path) -> bool:
         log = folder / "trials" / names[0] / ERROR_LOG
         print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)
     return bool(found)
-
-
-def _resume_command() -> str:
-    return shlex.join(["hylorada", *sys.argv[1:]])
 
 
 def _stdout() -> Console:
@@ -280,7 +278,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _option(name: str, value: object, default: object) -> list[str]:
-    return [] if value == default else [name, str(value)]
+    return [] if value == default else [name, shown(str(value))]
 
 
 def _at_work(folder: Path) -> bool:
@@ -353,30 +351,9 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 
 
 def _ui(args: argparse.Namespace, _console: Console) -> int:
-    import subprocess
+    from ._ui import serve_page
 
-    uri = args.tracking_uri or default_uri(args.storage)
-    if not args.tracking_uri and not (args.storage / "mlflow.db").exists():
-        raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
-    with socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET) as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow's server does
-        try:
-            taken.bind((args.host, args.port))
-        except (OSError, OverflowError) as error:  # MLflow would say so, and end as if all were well
-            raise InputError(f"can't serve on {args.host}:{args.port}: {error}; choose another --port") from error
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", args.host]
-    # without the last part it opens on traces of agents
-    page = f"http://{args.host}:{args.port}/#/experiments?workflowType=machine_learning"
-    print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command += ["--port", str(args.port), "--workers", "1"]
-    server = subprocess.Popen(command, env=environment, start_new_session=True)  # MLflow leaves its workers behind
-    try:
-        return server.wait()
-    except KeyboardInterrupt:  # SIGTERM and a closed terminal too
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-        return 0
+    return serve_page(args)
 
 
 _COMMANDS = {

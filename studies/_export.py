@@ -20,7 +20,7 @@ from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
 from ._statistics import Comparison
 from ._study import Study
-from ._tracking import unwritable
+from ._tracking_checks import unwritable
 
 RECORD = "export.json"
 _CARD = "README.md"

@@ -11,14 +11,13 @@ from typing import Any
 from hylorada import InputError
 from hylorada._separators import DOCUMENT_SEPARATORS
 
-from ._experiment import check_artifacts
 from ._options import Options
 from ._paths import path_problem
 from ._points import target_modules
 from ._provenance import code_version, command_line, package_versions
 from ._study import Study
 from ._text_notes import count_tokens, text_facts, text_notes
-from ._tracking import check_tracking, unwritable
+from ._tracking_checks import check_server, check_tracking, unwritable
 
 _MOST_SEATS = 1024
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
@@ -101,7 +100,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if options.tracking_uri is not None:
         unusable = check_tracking(options.tracking_uri)
         name = values.get("name")
-        problems += unusable or (check_artifacts(options.tracking_uri, name) if isinstance(name, str) else [])
+        problems += unusable or (check_server(options.tracking_uri, name) if isinstance(name, str) else [])
     problems += _address_problems(options.address)
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"

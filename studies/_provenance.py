@@ -2,12 +2,13 @@
 
 import hashlib
 import platform
-import re
 import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from ._address import shown
 
 _PACKAGES = ("hylorada", "torch", "transformers", "peft", "ray", "optuna", "mlflow", "numpy")
 
@@ -54,5 +55,5 @@ def code_digest() -> str:
 
 
 def command_line() -> str:
-    """The command that was given, without passwords in addresses."""
-    return re.sub(r"//[^/@\s]+@", "//***@", shlex.join(["hylorada", *sys.argv[1:]]))
+    """Return the command that was given, without the passwords in its addresses."""
+    return shlex.join(["hylorada", *map(shown, sys.argv[1:])])

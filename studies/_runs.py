@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
@@ -20,9 +20,11 @@ from ._job import Report
 from ._records import Record
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
-_STUDY, _STATE, _REASON = "hylorada.study", "hylorada.state", "hylorada.reason"
+_STATE, _REASON = "hylorada.state", "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
-_HASH, _CLOSED_BY = "config_hash", "closed_by"
+CHILD_OF = "hylorada.child_of"  # id of the study: finds the trials' runs also when the parent run is gone
+_NOT_FINITE = "hylorada.not_finite"
+_HASH, CLOSED_BY = "config_hash", "closed_by"
 _SECONDS = "time/trial_seconds"
 _BATCH = 500  # metrics that MLflow takes at once, with room to spare
 _PAGE = 1000  # runs in an answer
@@ -69,24 +71,36 @@ class StudyRuns:
         client: of the tracking store.
         experiment: id.
         parent: id of the parent run.
+        study_id: of the study folder.
     """
 
-    def __init__(self, client: MlflowClient, experiment: str, parent: str) -> None:
+    def __init__(self, client: MlflowClient, experiment: str, parent: str, study_id: str) -> None:
         self.client, self.parent = client, parent
-        self._experiment = experiment
+        self._experiment, self._study_id = experiment, study_id
         self._children: dict[str, _Child] = {}
-        self.read()
+        self.restored = self.read()
 
-    def read(self) -> None:
-        """See which children there are; a second run of one name, from a call whose answer was lost, is deleted."""
-        found: dict[str, _Child] = {}
+    def read(self) -> int:
+        """See which children there are; make it one active run a name.
+
+        A second run of one name, from a call whose answer was lost, is deleted. A run that was deleted in MLflow's page
+        is restored: made anew, it would be there twice.
+
+        Returns:
+            How many were restored.
+        """
+        runs: dict[str, list[Run]] = {}
         for run in search(self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"):
-            name, child = run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], _child(run)
-            other = found.setdefault(name, child)
-            if other is not child:
-                found[name], bare = (child, other) if child.described else (other, child)
-                self.client.delete_run(bare.id)
-        self._children = found
+            runs.setdefault(run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], []).append(run)
+        restored = 0
+        for same in runs.values():
+            same.sort(key=lambda run: (is_deleted(run), _HASH not in run.data.tags))
+            restored += restore(self.client, same[0])
+            for run in same[1:]:
+                if not is_deleted(run):
+                    self.client.delete_run(run.info.run_id)
+        self._children = {name: _child(same[0]) for name, same in runs.items()}
+        return restored
 
     def bring(self, record: Record) -> None:
         """Bring the run of a record in line with it, from making the run to ending it."""
@@ -123,18 +137,29 @@ class StudyRuns:
             metrics: of the parent.
             time: of the metrics and of the end, epoch milliseconds; the same whenever this is told again.
         """
+        run = self.client.get_run(self.parent)
         for path, folder in files.items():
             if path.exists():
-                self.client.log_artifact(self.parent, str(path), artifact_path=folder or None)
-        self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in metrics.items()])
-        began = self.client.get_run(self.parent).info.start_time  # later than `time` where the database is a new one
+                self._upload(run.info.artifact_uri, path, folder)
+        finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()])
+        self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
+        began = run.info.start_time  # later than `time` where the database is a new one
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
+
+    def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
+        """Name the metrics that are left out as a tag: MLflow shows an infinite one as 1.797e308."""
+        if lost := [f"{k} = {v}" for k, v in metrics.items() if not math.isfinite(v)]:
+            self.client.set_tag(run, _NOT_FINITE, _shown(", ".join(lost)))
+        elif flagged:
+            self.client.delete_tag(run, _NOT_FINITE)
 
     def _create(self, record: Record) -> _Child:
         tags = {
             MLFLOW_PARENT_RUN_ID: self.parent,
             MLFLOW_RUN_NAME: record.name,
             _TRIAL: record.name,
+            CHILD_OF: self._study_id,
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
         }
@@ -149,7 +174,7 @@ class StudyRuns:
         self.client.update_run(child.id, status="RUNNING")
         child.status = "RUNNING"
         if child.closed_by:
-            self.client.delete_tag(child.id, _CLOSED_BY)
+            self.client.delete_tag(child.id, CLOSED_BY)
             child.closed_by = None
 
     def _describe(self, child: _Child, record: Record) -> None:
@@ -189,6 +214,7 @@ class StudyRuns:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:
             self.client.set_tag(child.id, _RESTARTS, str(record.restarts))
+        self._flag(child.id, {k: v for r in record.reports for k, v in r.metrics.items() if not math.isfinite(v)})
         status = _STATUS[record.state]
         last = record.reports[-1].time if record.reports else 0
         self.client.set_terminated(child.id, status=status, end_time=last or None)
@@ -201,7 +227,7 @@ class StudyRuns:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "boundaries.npz"
             np.savez(path, steps=steps, positions=positions)
-            self._upload(child, path)
+            self._upload(child.artifacts, path)
 
     def _log_config(self, child: _Child, record: Record) -> None:
         """All that decides what a trial is, whole: parameters are cut."""
@@ -209,58 +235,40 @@ class StudyRuns:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8")
-            self._upload(child, path)
+            self._upload(child.artifacts, path)
 
-    def _upload(self, child: _Child, path: Path) -> None:
-        """Put a file among a run's artifacts; MLflow's client would keep a thread pool for each of 1,024 runs."""
+    def _upload(self, artifacts: str, path: Path, folder: str = "") -> None:
+        """Put a file among a run's artifacts.
+
+        MLflow's client would keep a thread pool for each of 1,024 runs, and the place of a run that was copied since.
+        """
         uri = self.client.tracking_uri
-        place = add_databricks_profile_info_to_artifact_uri(child.artifacts, uri)  # type: ignore[no-untyped-call]
+        place = add_databricks_profile_info_to_artifact_uri(artifacts, uri)  # type: ignore[no-untyped-call]
         repository: Any = get_artifact_repository(place, tracking_uri=uri)
-        repository.log_artifact(str(path))
+        repository.log_artifact(str(path), folder or None)
 
 
-def search(client: MlflowClient, experiment: str, condition: str) -> Iterator[Run]:
-    """All runs of an experiment that meet a condition."""
+def search(client: MlflowClient, experiment: str, condition: str, view: int = ViewType.ALL) -> Iterator[Run]:
+    """Yield all runs of an experiment that meet a condition; also deleted ones, if not told otherwise."""
     token = None
     while True:
-        page = client.search_runs([experiment], condition, max_results=_PAGE, page_token=token)
+        page = client.search_runs([experiment], condition, view, max_results=_PAGE, page_token=token)
         yield from page
         token = page.token
         if not token:
             return
 
 
-def find_parent(client: MlflowClient, experiment: str, study_id: str) -> str | None:
-    """Id of the parent run of one study folder."""
-    found = client.search_runs([experiment], f"tags.`{_STUDY}` = '{study_id}'", max_results=1)
-    return str(found[0].info.run_id) if found else None
+def is_deleted(run: Run) -> bool:
+    """Return whether a run was deleted in MLflow's page, where it can be brought back."""
+    return bool(run.info.lifecycle_stage == LifecycleStage.DELETED)
 
 
-def open_parent(client: MlflowClient, experiment: str, name: str, study_id: str) -> str:
-    """The parent run of one study folder, made or running again; its id."""
-    run_id = find_parent(client, experiment, study_id)
-    if run_id is None:
-        tags = {_STUDY: study_id, MLFLOW_RUN_NAME: name}
-        return str(client.create_run(experiment, tags=tags).info.run_id)
-    client.update_run(run_id, status="RUNNING")
-    if _CLOSED_BY in client.get_run(run_id).data.tags:
-        client.delete_tag(run_id, _CLOSED_BY)
-    return run_id
-
-
-def close_abandoned(client: MlflowClient, experiment: str, study_id: str) -> int:
-    """End as KILLED what says to be running, though its process is gone; how many runs that were."""
-    parent = find_parent(client, experiment, study_id)
-    if parent is None:
-        return 0
-    children = search(client, experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and status = 'RUNNING'")
-    left = [r.info.run_id for r in children]
-    if client.get_run(parent).info.status == "RUNNING":
-        left.append(parent)
-    for run in left:
-        client.set_tag(run, _CLOSED_BY, "reconcile")
-        client.set_terminated(run, status="KILLED")
-    return len(left)
+def restore(client: MlflowClient, run: Run) -> bool:
+    """Bring a deleted run back, and return whether it was deleted."""
+    if is_deleted(run):
+        client.restore_run(run.info.run_id)
+    return is_deleted(run)
 
 
 def _child(run: Run) -> _Child:
@@ -271,7 +279,7 @@ def _child(run: Run) -> _Child:
         started=run.info.start_time,
         status=run.info.status,
         state=tags.get(_STATE),
-        closed_by=tags.get(_CLOSED_BY),
+        closed_by=tags.get(CLOSED_BY),
         described=_HASH in tags,
     )
 

@@ -62,10 +62,9 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
 def carry_out(devices: Devices, store: Store, options: Options, console: Console) -> Results:
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
-    artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     write_atomically(store.folder / OPEN, "")
-    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=store.id, say=say)
+    tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:

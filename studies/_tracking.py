@@ -1,7 +1,5 @@
 """MLflow beside a study: where it is, and a tracker that brings it in line with the study folder, now or later."""
 
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,87 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import requests  # MLflow's own client library
 from filelock import Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from sqlalchemy import make_url  # MLflow's own database library
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from urllib3.exceptions import LocationParseError  # below requests
 
+from ._address import shown
 from ._experiment import open_runs, passes, reason_of
-from ._files import is_sqlite, study_lock
-from ._paths import database_path, path_problem
+from ._files import study_lock
+from ._parent import close_abandoned
+from ._paths import database_path
 from ._records import Record, read_id
-from ._runs import close_abandoned
+from ._tracking_checks import check_tracking
 
 _WAITS_S = (5.0, 30.0)  # before the first and the last of the retries
 _PATIENCE_S = 60.0  # without an answer, at a study's end
 _HURRY_S = 8.0  # the same when it is broken off
 _END, _STUDY, _CHECK = "", " ", "  "  # what is due of the parent, beside the names of trials
-
-
-def check_tracking(uri: str) -> list[str]:
-    """Problems with a tracking address, without making anything there."""
-    if uri.startswith(("http://", "https://")):
-        return _check_server(uri)
-    if uri.startswith(("sqlite:", "sqlite+pysqlite:")):
-        return _check_sqlite(uri)
-    if uri.startswith("databricks"):
-        return []
-    if uri.startswith(("postgresql", "mysql", "mssql")):
-        return _check_database(uri)
-    if "://" in uri and not uri.startswith("file:"):
-        return [f"tracking_uri {uri!r} is of no known kind; use sqlite:///PATH or a server, http://HOST:PORT"]
-    return [
-        f"tracking_uri {uri!r}: MLflow no longer serves folders of files; use sqlite:///PATH or a server "
-        "(mlflow migrate-filestore --source FOLDER --target sqlite:///PATH brings earlier runs along)"
-    ]
-
-
-def _check_database(uri: str) -> list[str]:
-    """Whether it can be read as an address and its driver is there; whether it answers shows when it is opened."""
-    try:
-        make_url(uri).get_dialect().import_dbapi()
-    except (NoSuchModuleError, ImportError) as error:
-        return [f"tracking_uri {uri!r} needs a driver that is not installed: {error}"]
-    except (ArgumentError, ValueError):
-        return [f"tracking_uri {uri!r} is no address of a database; write it like postgresql://USER@HOST:PORT/DATABASE"]
-    return []
-
-
-def _check_sqlite(uri: str) -> list[str]:
-    if (path := database_path(uri)) is None:
-        return [f"tracking_uri {uri!r} names no file; use sqlite:///PATH"]
-    if problem := path_problem(path):
-        return [f"tracking_uri {uri!r} can't be used: {problem}"]
-    if path.is_dir():
-        return [f"tracking_uri {uri!r}: {path} is a folder; name a file in it"]
-    if path.is_file() and path.stat().st_size and not is_sqlite(path):
-        return [f"tracking_uri {uri!r}: {path} is no SQLite database"]
-    if problem := unwritable(path.parent):
-        return [f"tracking_uri {uri!r} can't be written: {problem}"]
-    return [] if path.parent.is_dir() else [f"tracking_uri {uri!r}: no folder {path.parent}"]
-
-
-def unwritable(folder: Path) -> str | None:
-    """Why a folder, there or not yet there, can't be written to; None where it can. Leaves no trace."""
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.exists(p))
-    if not os.path.isdir(existing):
-        return f"{existing} is a file"
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return None
-    except OSError as error:
-        return f"{existing} takes no new file ({error.strerror})"
-
-
-def _check_server(uri: str) -> list[str]:
-    try:
-        answer = requests.get(f"{uri.rstrip('/')}/health", timeout=5)
-    except (requests.RequestException, LocationParseError) as error:  # requests lets the second through
-        return [f"tracking_uri {uri!r} can't be reached: {type(error).__name__}; is `mlflow server` running there?"]
-    return [] if answer.ok else [f"tracking_uri {uri!r} answers {answer.status_code} at /health"]
 
 
 class Tracker:
@@ -103,7 +36,7 @@ class Tracker:
     Args:
         uri: of the tracking store.
         experiment: name; the study's.
-        artifacts: folder for artifacts of a local store; None leaves it to the server.
+        storage: folder of the study's storage; a database's artifacts are kept in it.
         study_id: ties the parent run to one study folder.
         say: takes a line for the user.
         waits: seconds before the first retry and, after doubling, the longest between two.
@@ -117,15 +50,15 @@ class Tracker:
         uri: str,
         experiment: str,
         *,
-        artifacts: Path | None,
+        storage: Path,
         study_id: str,
         say: Callable[[str], None],
         waits: tuple[float, float] = _WAITS_S,
     ) -> None:
-        self._uri, self._say, self._waits = uri, say, waits
-        self._runs = open_runs(uri, experiment, artifacts, study_id)
+        self._uri, self._say, self._waits = shown(uri), say, waits
+        self._runs = open_runs(uri, experiment, storage, study_id, say)
         self.parent = self._runs.parent
-        self._due: dict[str, Callable[[], None]] = {}  # what MLflow is still to be told, in order
+        self._due: dict[str, Callable[[], object]] = {}  # what MLflow is still to be told, in order
         self._refused: dict[str, str] = {}
         self._doubtful = False  # a call had no answer: what became of it is not known
         self._wait = 0.0  # until the next retry; 0 while MLflow answers
@@ -173,12 +106,12 @@ class Tracker:
         last = max((r.time for record in records for r in record.reports), default=0)
         self._end(records, partial(self._runs.finish, files, metrics, last or int(1000 * time.time())), patience)
 
-    def _tell(self, key: str, send: Callable[[], None]) -> None:
+    def _tell(self, key: str, send: Callable[[], object]) -> None:
         with self._changed:
             self._due[key] = send
             self._changed.notify_all()
 
-    def _end(self, records: Sequence[Record], send: Callable[[], None], patience: float) -> None:
+    def _end(self, records: Sequence[Record], send: Callable[[], object], patience: float) -> None:
         """Tell the last, wait until all is sent or MLflow has been silent for too long, and let the thread go."""
         with self._changed:
             self._retry_at, self._waits = 0.0, (self._waits[0], self._waits[0])
@@ -225,7 +158,7 @@ class Tracker:
             else:
                 self._sent(key, send)
 
-    def _next(self) -> tuple[str, Callable[[], None]] | None:
+    def _next(self) -> tuple[str, Callable[[], object]] | None:
         with self._changed:
             while not self._ended:
                 pause = self._retry_at - time.monotonic() if self._due else None
@@ -234,12 +167,12 @@ class Tracker:
                 self._changed.wait(pause)
             return None
 
-    def _sent(self, key: str, send: Callable[[], None]) -> None:
+    def _sent(self, key: str, send: Callable[[], object]) -> None:
         with self._changed:
             self._refused.pop(key, None)
             self._settle(key, send)
 
-    def _settle(self, key: str, send: Callable[[], None]) -> None:
+    def _settle(self, key: str, send: Callable[[], object]) -> None:
         """MLflow has answered: this is not due any more, unless there is news of it."""
         if self._wait:
             self._say(f"MLflow at {self._uri} answers again; {_counted(self._due)} to send")
@@ -248,7 +181,7 @@ class Tracker:
             del self._due[key]
         self._changed.notify_all()
 
-    def _failed(self, key: str, send: Callable[[], None], error: Exception) -> None:
+    def _failed(self, key: str, send: Callable[[], object], error: Exception) -> None:
         reason = reason_of(error)
         with self._changed:
             if not passes(error):
@@ -296,10 +229,10 @@ def _reconcile(uri: str, experiment: str, study_id: str) -> str | None:
         return None
     if problems := check_tracking(uri):
         return problems[0]
-    client = MlflowClient(tracking_uri=uri)
     try:
+        client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)
         closed = close_abandoned(client, str(found.experiment_id), study_id) if found else 0
     except (MlflowException, OSError) as error:
-        return f"MLflow at {uri} does not answer ({reason_of(error)})"
+        return f"MLflow at {shown(uri)} does not answer ({reason_of(error)})"
     return f"closed {closed} MLflow runs that a process left running" if closed else None

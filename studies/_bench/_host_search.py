@@ -40,8 +40,8 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
     devices.wait()  # its host loads the base while MLflow makes its tables
-    artifacts, key = options.storage / "artifacts", store.id
-    tracker = Tracker(options.uri, study.name, artifacts=artifacts, study_id=key, say=partial(print, file=sys.stderr))
+    key, say = store.id, partial(print, file=sys.stderr)
+    tracker = Tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
         devices.cluster.run(Search(Ledger(store, tracker, panel)))

@@ -47,10 +47,25 @@ def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> Finish
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
     """MLflow in a SQLite file, in a folder with a space and an accent."""
     folder = tmp_path_factory.mktemp("ml flow é")
-    opened = Mlflow(default_uri(folder), folder / "artifacts")
+    opened = Mlflow(default_uri(folder), folder)
     yield opened
     opened.client._tracking_client.store.engine.dispose()
     assert mlflow.active_run() is None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_mlflow_of_the_users() -> Iterator[None]:
+    """Let no variable of the user's shell send the tests' studies to another MLflow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``prepare_environment`` sets them, but for a machine on which seconds count."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
 @pytest.fixture

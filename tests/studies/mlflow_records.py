@@ -24,13 +24,13 @@ class Mlflow:
     """One store for all tests of a file; each study has a parent run of its own."""
 
     uri: str
-    artifacts: Path | None
+    storage: Path = Path()
 
-    def runs(self, study: str) -> StudyRuns:
-        return open_runs(self.uri, EXPERIMENT, self.artifacts, study)
+    def runs(self, study: str, said: list[str] | None = None) -> StudyRuns:
+        return open_runs(self.uri, EXPERIMENT, self.storage, study, print if said is None else said.append)
 
     def tracker(self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)) -> Tracker:
-        return Tracker(self.uri, EXPERIMENT, artifacts=self.artifacts, study_id=study, say=said.append, waits=waits)
+        return Tracker(self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits)
 
     @functools.cached_property
     def client(self) -> MlflowClient:

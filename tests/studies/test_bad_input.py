@@ -129,7 +129,8 @@ Refused = Callable[..., list[str]]
         ),
         (
             ["--tracking-uri=s3://x"],
-            "tracking_uri 's3://x' is of no known kind; use sqlite:///PATH or a server, http://HOST:PORT",
+            "tracking_uri 's3://x' is of no known kind; "
+            "one of: databricks, http, https, mssql, mysql, postgresql, sqlite",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -251,7 +252,7 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
     (folder,) = refused("--tracking-uri=./mlruns")
     assert folder.startswith("tracking_uri './mlruns': MLflow no longer serves folders of files; use sqlite:///PATH")
     (server,) = refused("--tracking-uri=http://127.0.0.1:9")
-    assert server.startswith("tracking_uri 'http://127.0.0.1:9' can't be reached: ConnectionError")
+    assert server.startswith("tracking_uri 'http://127.0.0.1:9' can't be reached: NewConnectionError")
 
 
 @pytest.mark.parametrize(

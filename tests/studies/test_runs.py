@@ -12,8 +12,9 @@ from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
 
 from hylorada import InputError
 from studies._experiment import open_runs
+from studies._parent import close_abandoned
 from studies._records import State
-from studies._runs import StudyRuns, boundary_metrics, close_abandoned
+from studies._runs import StudyRuns, boundary_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 
@@ -34,6 +35,7 @@ def test_children_are_nested_and_described(store: Mlflow) -> None:
     tags = {k: v for k, v in run.data.tags.items() if k.startswith(("hylorada", "applied"))}
     assert tags == {
         "hylorada.trial": "learnable-0000",
+        "hylorada.child_of": "nested",
         "hylorada.arm": "learnable",
         "hylorada.stage": "search",
         "hylorada.searched": "learning_rate,num_buckets",
@@ -277,13 +279,27 @@ def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
     assert store.children(one).keys() == store.children(two).keys() == {"learnable-0000"}
 
 
-def test_values_that_are_not_finite_are_left_out(store: Mlflow) -> None:
+def test_values_that_are_not_finite_are_left_out_and_named(store: Mlflow) -> None:
     runs = store.runs("not finite")
     metrics = {"eval/nll": math.nan, "eval/ppl": math.inf, "train/nll": 2.0}
-    runs.bring(make_record(reports=[make_report(2, metrics=metrics)]))
-    found = store.children(runs)["learnable-0000"].data.metrics
-    assert {"eval/nll", "eval/ppl"}.isdisjoint(found)
-    assert found["train/nll"] == 2.0
+    runs.bring(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
+    found = store.children(runs)["learnable-0000"].data
+    assert {"eval/nll", "eval/ppl"}.isdisjoint(found.metrics)
+    assert found.metrics["train/nll"] == 2.0
+    assert found.tags["hylorada.not_finite"] == "eval/nll = nan, eval/ppl = inf"
+
+
+def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflow) -> None:
+    """SQLite would keep 1.797e308."""
+    runs = store.runs("infinite")
+    runs.finish({}, {"test/ppl_a": math.inf, "test/change_a_vs_b_percent": math.nan, "test/ppl_b": 7.5}, 1)
+    data = store.client.get_run(runs.parent).data
+    assert data.metrics == {"test/ppl_b": 7.5}
+    assert data.tags["hylorada.not_finite"] == "test/ppl_a = inf, test/change_a_vs_b_percent = nan"
+    runs.finish({}, {"test/ppl_a": 8.5, "test/ppl_b": 7.5}, 2)
+    data = store.client.get_run(runs.parent).data
+    assert data.metrics == {"test/ppl_a": 8.5, "test/ppl_b": 7.5}
+    assert "hylorada.not_finite" not in data.tags
 
 
 def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:
@@ -341,4 +357,4 @@ def test_deleted_experiment_is_refused(store: Mlflow) -> None:
     client = store.client
     client.delete_experiment(client.create_experiment("gone"))
     with pytest.raises(InputError, match="experiment 'gone' is deleted; restore it"):
-        open_runs(store.uri, "gone", artifacts=None, study_id="x")
+        open_runs(store.uri, "gone", store.storage, "x", print)

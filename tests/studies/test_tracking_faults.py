@@ -10,11 +10,12 @@ from mlflow_server import Server, Wire, timed, wait_for_line
 from study_runs import wait_until
 
 from hylorada import InputError
-from studies._experiment import check_artifacts, open_runs
+from studies._experiment import open_runs
 from studies._records import Record
 from studies._tracking import Tracker
+from studies._tracking_checks import check_server
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.faults]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.faults, pytest.mark.usefixtures("short_waits")]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started = Server(
         folder, "--artifacts-destination", str(folder / "served"), "--default-artifact-root", str(folder / "plain")
     )
-    Mlflow(started.uri, None).client.create_experiment(EXPERIMENT, artifact_location="mlflow-artifacts:/study")
+    Mlflow(started.uri).client.create_experiment(EXPERIMENT, artifact_location="mlflow-artifacts:/study")
     yield started
     started.kill()
 
@@ -36,13 +37,6 @@ def _awake(server: Server) -> Iterator[None]:
     server.wake()
     if not server.lives():
         server.start()
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``prepare_environment`` sets them, but for a machine on which seconds count."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
 def _report(tracker: Tracker, records: list[Record], *steps: int) -> None:
@@ -64,7 +58,7 @@ def _wait_sent(tracker: Tracker) -> None:
 
 
 def test_server_that_hangs_loses_and_doubles_nothing(server: Server, said: list[str]) -> None:
-    store = Mlflow(server.uri, None)
+    store = Mlflow(server.uri)
     tracker = store.tracker("hangs", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(3)]
     _report(tracker, records[:2], 2)
@@ -80,7 +74,7 @@ def test_server_that_hangs_loses_and_doubles_nothing(server: Server, said: list[
 
 
 def test_server_that_dies_is_sent_the_rest_when_it_is_back(server: Server, said: list[str]) -> None:
-    store = Mlflow(server.uri, None)
+    store = Mlflow(server.uri)
     tracker = store.tracker("dies", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
     _report(tracker, records, 2)
@@ -106,18 +100,18 @@ def wire(server: Server) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("path", ["runs/create", "runs/log-batch", "runs/update", "artifacts/"])
 def test_lost_answer_gives_nothing_twice(server: Server, wire: Wire, said: list[str], path: str) -> None:
-    tracker = Mlflow(wire.uri, None).tracker(f"lost {path}", said)
+    tracker = Mlflow(wire.uri).tracker(f"lost {path}", said)
     wire.lose(path, 2)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
     _report(tracker, records, 2, 4)
     _finish(tracker, records)
     assert wire.lost == 2
-    Mlflow(server.uri, None).check_whole(tracker, records)
+    Mlflow(server.uri).check_whole(tracker, records)
     assert sum("does not answer (ProtocolError); training goes on" in line for line in said) in (1, 2)
 
 
 def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(server: Server, said: list[str]) -> None:
-    store = Mlflow(server.uri, None)
+    store = Mlflow(server.uri)
     tracker = store.tracker("away at the end", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
     _report(tracker, records, 2)
@@ -136,7 +130,7 @@ def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(server: Server,
 
 
 def test_abort_does_not_hang_with_its_server(server: Server, said: list[str]) -> None:
-    store = Mlflow(server.uri, None)
+    store = Mlflow(server.uri)
     tracker = store.tracker("aborted", said)
     records = [make_record("fixed-0000")]
     _report(tracker, records, 2)
@@ -153,36 +147,36 @@ def test_abort_does_not_hang_with_its_server(server: Server, said: list[str]) ->
 
 def test_server_that_is_away_at_the_start_is_refused(said: list[str]) -> None:
     with pytest.raises(InputError, match=r"MLflow at http://127.0.0.1:9 can't open .* NewConnectionError"):
-        Mlflow("http://127.0.0.1:9", None).tracker("x", said)
+        Mlflow("http://127.0.0.1:9").tracker("x", said)
 
 
 def test_artifacts_on_the_servers_own_disk_are_refused(server: Server, tmp_path: Path) -> None:
-    client, there = Mlflow(server.uri, None).client, tmp_path / "there"
+    client, there = Mlflow(server.uri).client, tmp_path / "there"
     for name, location in (("plain", str(there)), ("file", there.as_uri())):
         experiment = client.create_experiment(name, artifact_location=location)
-        (problem,) = check_artifacts(server.uri, name)
+        (problem,) = check_server(server.uri, name)
         assert problem.startswith(f"tracking_uri {server.uri!r}: experiment {name!r} keeps artifacts at '")
         assert "start the server with --artifacts-destination PATH" in problem
         with pytest.raises(InputError, match="keeps artifacts at"):
-            open_runs(server.uri, name, None, "x")
+            open_runs(server.uri, name, tmp_path, "x", print)
         assert client.search_runs([experiment]) == []
     assert not there.exists()
 
 
 def test_server_with_a_plain_artifact_root_is_refused_for_a_new_study(server: Server) -> None:
-    (problem,) = check_artifacts(server.uri, "new")
+    (problem,) = check_server(server.uri, "new")
     assert f"experiment 'new' keeps artifacts at '{server.folder / 'plain'}" in problem
-    assert Mlflow(server.uri, None).client.get_experiment_by_name("new") is None
-    assert check_artifacts(server.uri, EXPERIMENT) == []
+    assert Mlflow(server.uri).client.get_experiment_by_name("new") is None
+    assert check_server(server.uri, EXPERIMENT) == []
     assert not (server.folder / "plain").exists()
 
 
 def test_artifacts_are_tried_out_before_anything_is_trained(server: Server) -> None:
-    client = Mlflow(server.uri, None).client
+    client = Mlflow(server.uri).client
     client.create_experiment("elsewhere", artifact_location="s3://no-such-bucket/x")
     with pytest.raises(InputError, match=r"experiment 'elsewhere' of .*: no artifact can be kept at s3://"):
-        open_runs(server.uri, "elsewhere", None, "x")
-    runs = open_runs(server.uri, EXPERIMENT, None, "probed")
+        open_runs(server.uri, "elsewhere", Path(), "x", print)
+    runs = open_runs(server.uri, EXPERIMENT, Path(), "probed", print)
     assert client.list_artifacts(runs.parent) == []
     assert str(client.get_run(runs.parent).info.artifact_uri).startswith("mlflow-artifacts:/")
     assert list((server.folder / "served").rglob("probe-*")) == []

@@ -1,0 +1,43 @@
+"""The address of MLflow: which one is asked for, what kind it is, and how it is shown without its password."""
+
+import os
+import re
+import sys
+
+DATABASES = ("postgresql", "mysql", "mssql")  # that MLflow opens, beside SQLite
+_VARIABLE = "MLFLOW_TRACKING_URI"
+_ADDRESS = r"(?<!sqlite)(?<!file)://"  # of a place that may ask for a login
+
+
+def heed_environment(option: str | None) -> str | None:
+    """Return the address to use, from the option or else from MLflow's own variable, and say which one it is."""
+    variable = os.environ.get(_VARIABLE) or None
+    if variable is None or variable == option:
+        return option
+    if option is None:
+        print(f"hylorada: note: MLflow at {shown(variable)}, from {_VARIABLE}", file=sys.stderr)
+        return variable
+    ignored = f"{_VARIABLE} ({shown(variable)}) is ignored"
+    print(f"hylorada: note: MLflow at {shown(option)}, from --tracking-uri; {ignored}", file=sys.stderr)
+    return option
+
+
+def shown(address: str) -> str:
+    """Return an address with ``***`` in place of its login and its query, where passwords stand."""
+    without_login = re.sub(f"{_ADDRESS}.*@", "://***@", address, flags=re.DOTALL)
+    return re.sub(rf"({_ADDRESS}[^?]*\?).*", r"\1***", without_login, flags=re.DOTALL)
+
+
+def redact(text: str) -> str:
+    """Return a text, such as a library's message, with every address in it as :func:`shown` shows it."""
+    return re.sub(r"\S+://\S+", lambda match: shown(match[0]), text)
+
+
+def is_server(uri: str) -> bool:
+    """Return whether MLflow is reached over HTTP."""
+    return uri.startswith(("http://", "https://"))
+
+
+def is_database(uri: str) -> bool:
+    """Return whether MLflow's client opens a database by itself, so that it also writes the artifacts by itself."""
+    return uri.startswith(("sqlite:", "sqlite+pysqlite:", *DATABASES))
