@@ -45,7 +45,8 @@ class Devices:
         Raises:
             InputError: they can't.
         """
-        from ._cluster import admit, start_ray
+        from ._cluster import admit
+        from ._ray import start_ray
 
         start_ray(self._options.address, self._workspace)
         self._joined = True
@@ -54,7 +55,7 @@ class Devices:
     def close(self) -> None:
         """End Ray, or leave the cluster; told twice, once."""
         if self._joined:
-            from ._cluster import stop_ray
+            from ._ray import stop_ray
 
             stop_ray(self._options.address)
             self._cluster, self._joined = None, False
