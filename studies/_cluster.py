@@ -1,7 +1,6 @@
 """Ray for the length of a study: the devices of this machine or of a cluster, and a host on each."""
 
 import math
-import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import cloudpickle
-from ray.experimental.internal_kv import _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
@@ -18,7 +17,7 @@ from hylorada import InputError
 from ._faults import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
 from ._host import start_registry
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
-from ._ray import start_ray, stop_ray
+from ._ray import is_theirs, start_ray, stop_ray
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -70,7 +69,7 @@ class Cluster:
         if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
             start_ray(address, workspace)
         self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
-        self._name = f"hylorada-{os.getpid()}"
+        self._name = f"hylorada-{uuid.uuid4().hex}"
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
         self._asked_seats, self._batch_size = seats, batch_size
         self._registry = start_registry(self._name, engine, self._text_key, gate)
@@ -163,7 +162,16 @@ class Cluster:
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
+        self.leave()
         stop_ray(self._address)
+
+    def leave(self) -> None:
+        """End the hosts on a Ray that goes on; another ends them itself."""
+        if is_theirs():
+            for host in ray.get(self._registry.hosts.remote()):
+                ray.kill(host)
+            ray.kill(self._registry)
+            _internal_kv_del(self._text_key)
 
 
 def _gpu_id() -> str:

@@ -45,19 +45,24 @@ _held: list[FileLock] = []
 
 def prepare_environment() -> None:
     """Quiet, private defaults; whatever the user has set stays."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    _set_defaults()
     warnings.filterwarnings("ignore", module="optuna")
     for name in ("mlflow", "alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a locked database is told in one line
 
 
+def _set_defaults() -> None:
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+
+
 @contextmanager
-def kept_environment() -> Iterator[None]:
-    """Give the calling program its environment variables back afterwards."""
+def study_environment() -> Iterator[None]:
+    """Set the quiet defaults within; afterwards the calling program has its own environment variables back."""
     before = dict(os.environ)
     try:
+        _set_defaults()
         yield
     finally:
         for name in os.environ.keys() - before.keys():
@@ -68,9 +73,7 @@ def kept_environment() -> Iterator[None]:
 def make_private(folder: Path) -> None:
     """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = (
-        "0"  # under `uv run` Ray would pack the working folder for its workers
-    )
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"
     path = folder / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,6 +1,5 @@
 """Ray's start and end: a private one on this machine, a cluster that is joined, or the one of the calling program."""
 
-import os
 import signal
 import socket
 import threading
@@ -24,10 +23,11 @@ _CONNECT_S = 2.0
 _RAYLET_S = 1.0  # without an answer, after which the raylet of this node is taken for dead
 _HEAD_S = 50.0  # the same for the head: Ray waits 60 s for it to come back, then ends this process
 _watch: "Watch | None" = None
+_theirs = False  # whether Ray runs because the calling program has started it
 
 
 class _Job(JobConfig):
-    """Leaves the driver's folders out of the workers' module path, where Ray would put them before what is installed."""
+    """Keeps the driver's folders off the workers' module path, where Ray would put them before what is installed."""
 
     @property
     def _py_driver_sys_path(self) -> list[str]:
@@ -76,11 +76,19 @@ class Watch:
 
 
 def start_ray(address: str | None, workspace: Path) -> None:
-    """Join a cluster, or start a private Ray with its files in ``workspace``.
+    """Join a cluster, or start a private Ray with its files in ``workspace``; one that runs already is used.
 
     Raises:
         InputError: it can't be reached.
     """
+    global _theirs
+    _theirs = ray.is_initialized()
+    if not _theirs:
+        _initialize(address, workspace)
+    _attend()
+
+
+def _initialize(address: str | None, workspace: Path) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "job_config": _Job()}
     if address is None:
         options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace / RAY_FILES)}
@@ -94,7 +102,6 @@ def start_ray(address: str | None, workspace: Path) -> None:
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         where = "this machine" if address is None else f"address {address!r}"
         raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
-    _attend()
 
 
 def _attend() -> None:
@@ -159,12 +166,21 @@ def _own_start() -> Iterator[None]:
 
 
 def stop_ray(address: str | None = None) -> None:
-    """End the private Ray, or leave the cluster at ``address``; without effect where there is none."""
+    """End the private Ray, or leave the cluster at ``address``; the calling program's own goes on.
+
+    Without effect where there is none.
+    """
     global _watch
     if _watch is not None:
         _watch.stop()
         _watch = None
-    # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
-    with uninterrupted() if address is None else nullcontext():
-        ray.shutdown()
     ray._private.worker.print_to_stdstream = _print
+    if not _theirs:
+        # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
+        with uninterrupted() if address is None else nullcontext():
+            ray.shutdown()
+
+
+def is_theirs() -> bool:
+    """Whether Ray runs because the calling program has started it."""
+    return _theirs
