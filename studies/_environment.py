@@ -81,9 +81,14 @@ def make_private(folder: Path) -> None:
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
 
 
+def short_root() -> Path:
+    """Return the folder for temporary files whose path is short."""
+    return Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
+
+
 def short_folder() -> Path:
     """Make a folder with a short path (Ray's sockets allow 107 bytes), and remove those that killed processes left."""
-    root = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
+    root = short_root()
     for left in root.glob(f"{_WORKSPACE}*"):
         with suppress(OSError, Timeout):
             if left.stat().st_uid != os.getuid():

@@ -113,7 +113,6 @@ class Gate:
             problems.append(f"{storage} is not visible from node {called(node)}; {where}")
         return problems
 
-
     def _base_problems(self, node: Node, found: Mapping[str, Any]) -> list[str]:
         if self.base is None:
             return []

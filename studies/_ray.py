@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._raylet import AuthenticationTokenLoader
 from ray.job_config import JobConfig
 
 from hylorada import InputError
@@ -179,6 +180,7 @@ def stop_ray(address: str | None = None) -> None:
         # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
         with uninterrupted() if address is None else nullcontext():
             ray.shutdown()
+        AuthenticationTokenLoader.instance().reset_cache()  # the calling program may start a Ray of its own
 
 
 def is_theirs() -> bool:

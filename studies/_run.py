@@ -13,9 +13,10 @@ from hylorada import InputError
 from hylorada._names import PYDOCS, SMOLLM2, TINY
 
 from ._devices import Devices
-from ._environment import make_private, short_folder, study_environment
+from ._environment import make_private, short_folder, short_root, study_environment
 from ._faults import StudyStopped, as_stop
 from ._files import require_database, require_kinds
+from ._limits import check_limits
 from ._options import Options
 from ._study import Study
 
@@ -56,6 +57,8 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
     with ExitStack() as stack:
         stack.enter_context(study_environment())
         options = _on_their_ray(options)
+        if options.address is None and not _has_results(study, options):
+            check_limits(short_root())
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
         _check_storage(options)
