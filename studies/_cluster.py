@@ -1,17 +1,15 @@
 """Ray for the length of a study: the devices of this machine or of a cluster, and a host on each."""
 
 import math
-import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import cloudpickle
-from ray.experimental.internal_kv import _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
@@ -19,7 +17,7 @@ from hylorada import InputError
 from ._faults import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
 from ._host import start_registry
 from ._nodes import Gate, nodes_with, training_nodes, wait_for
-from ._signals import uninterrupted
+from ._ray import is_theirs, start_ray, stop_ray
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -71,7 +69,7 @@ class Cluster:
         if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
             start_ray(address, workspace)
         self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
-        self._name = f"hylorada-{os.getpid()}"
+        self._name = f"hylorada-{uuid.uuid4().hex}"
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
         self._asked_seats, self._batch_size = seats, batch_size
         self._registry = start_registry(self._name, engine, self._text_key, gate)
@@ -164,50 +162,20 @@ class Cluster:
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""
+        self.leave()
         stop_ray(self._address)
+
+    def leave(self) -> None:
+        """End the hosts on a Ray that goes on; another ends them itself."""
+        if is_theirs():
+            for host in ray.get(self._registry.hosts.remote()):
+                ray.kill(host)
+            ray.kill(self._registry)
+            _internal_kv_del(self._text_key)
 
 
 def _gpu_id() -> str:
     return str(ray.get_gpu_ids()[0])
-
-
-def start_ray(address: str | None, workspace: Path) -> None:
-    """Join a cluster, or start a private Ray with its files in ``workspace``.
-
-    Raises:
-        InputError: it can't be reached.
-    """
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace)}
-    else:
-        options["address"] = address
-    try:
-        # broken off half-way, a private one would leave processes for a minute, or bring this one down
-        with _own_start() if address is None else nullcontext():
-            ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        where = "this machine" if address is None else f"address {address!r}"
-        raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
-
-
-@contextmanager
-def _own_start() -> Iterator[None]:
-    """Uninterrupted, whatever threads there are: one of them may take SIGTERM, which Ray answers by ending half-way."""
-    internals = ray._private.utils
-    theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
-    try:
-        with uninterrupted():
-            yield
-    finally:
-        internals.set_sigterm_handler = theirs
-
-
-def stop_ray(address: str | None = None) -> None:
-    """End the private Ray, or leave the cluster at ``address``; without effect where there is none."""
-    # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
-    with uninterrupted() if address is None else nullcontext():
-        ray.shutdown()
 
 
 def admit(gate: Gate, wait: float) -> None:

@@ -45,17 +45,20 @@ class Devices:
         Raises:
             InputError: they can't.
         """
-        from ._cluster import admit, start_ray
+        from ._cluster import admit
+        from ._ray import start_ray
 
         start_ray(self._options.address, self._workspace)
         self._joined = True
         admit(self._gate, self._options.wait)
 
     def close(self) -> None:
-        """End Ray, or leave the cluster; told twice, once."""
+        """End Ray, or leave the cluster; told twice, once. The calling program's own Ray goes on without our hosts."""
         if self._joined:
-            from ._cluster import stop_ray
+            from ._ray import stop_ray
 
+            if self._cluster is not None:
+                self._cluster.leave()
             stop_ray(self._options.address)
             self._cluster, self._joined = None, False
             self.__dict__.pop("cluster", None)
@@ -64,8 +67,12 @@ class Devices:
     def _gate(self) -> "Gate":
         from ._nodes import Gate
 
-        needs = [self._model] if Path(self._model).is_absolute() else []
-        return Gate(self._options.storage, self._options.study_folder(self._study.name), needs)
+        place = self._options.storage, self._options.study_folder(self._study.name)
+        if Path(self._model).is_absolute():
+            return Gate(*place, needs=[self._model])
+        from hylorada import inspect_base
+
+        return Gate(*place, base=(self._model, inspect_base(self._model).fingerprint))
 
     @cached_property
     def cluster(self) -> "Cluster":

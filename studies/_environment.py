@@ -7,7 +7,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,25 +35,45 @@ _QUIET = {
 }
 
 
+RAY_FILES = "r"  # Ray opens its folder to everybody, so it gets one inside the workspace, which stays closed
 _WORKSPACE = "hylo-"
 _LOCK = "hylorada.lock"  # what has none and isn't Ray's own is not ours to remove, whatever its name
+_UNSEEN = "new.lock"  # the same, before it is held
 _AGENTS_S = 120  # Ray's agents may outlive it by a minute, and write again in the folder that it has removed
 _held: list[FileLock] = []
 
 
 def prepare_environment() -> None:
     """Quiet, private defaults; whatever the user has set stays."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    _set_defaults()
     warnings.filterwarnings("ignore", module="optuna")
     for name in ("mlflow", "alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a locked database is told in one line
 
 
+def _set_defaults() -> None:
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def study_environment() -> Iterator[None]:
+    """Set the quiet defaults within; afterwards the calling program has its own environment variables back."""
+    before = dict(os.environ)
+    try:
+        _set_defaults()
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def make_private(folder: Path) -> None:
     """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"
     path = folder / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -60,9 +81,14 @@ def make_private(folder: Path) -> None:
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
 
 
+def short_root() -> Path:
+    """Return the folder for temporary files whose path is short."""
+    return Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
+
+
 def short_folder() -> Path:
-    """A new folder with a short path: Ray's sockets allow 107 bytes. What killed processes have left is removed."""
-    root = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
+    """Make a folder with a short path (Ray's sockets allow 107 bytes), and remove those that killed processes left."""
+    root = short_root()
     for left in root.glob(f"{_WORKSPACE}*"):
         with suppress(OSError, Timeout):
             if left.stat().st_uid != os.getuid():
@@ -73,8 +99,9 @@ def short_folder() -> Path:
             elif _of_agents(left) and time.time() - left.stat().st_mtime > _AGENTS_S:
                 shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_WORKSPACE, dir=root))
-    lock = FileLock(folder / _LOCK)
+    lock = FileLock(folder / _UNSEEN)
     lock.acquire()
+    os.rename(folder / _UNSEEN, folder / _LOCK)  # nobody sees a lock that is not held
     _held.append(lock)  # until this process ends, however it ends
     return folder
 
@@ -82,4 +109,6 @@ def short_folder() -> Path:
 def _of_agents(folder: Path) -> bool:
     """Whether a folder holds what Ray's agents write, and nothing else."""
     names = os.listdir(folder)
+    if names == [RAY_FILES]:
+        return _of_agents(folder / RAY_FILES)
     return bool(names) and all(name.startswith("session_") for name in names)

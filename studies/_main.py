@@ -37,4 +37,7 @@ def command() -> int:
 
 
 if __name__ == "__main__":
+    from hylorada_command import prefer_installed
+
+    prefer_installed()
     sys.exit(command())

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ._provenance import code_digest, package_versions
 
 PATIENCE_S = 60.0  # a share may take that long to show a new file
-_ANSWER_S = 60.0  # for a node to start a process and import this package
+_ANSWER_S = 120.0  # for a node to start a process, import this package and look at the base
 _SAME = ("hylorada", "torch", "transformers", "numpy")  # what a result depends on; Ray itself compares Ray and Python
 _QUESTION = "question"
 
@@ -58,6 +58,7 @@ class Gate:
         storage: what the user calls the place that all nodes must see; for messages.
         folder: in it, where files are exchanged; made and removed again as far as it isn't there.
         needs: paths that each node must see as well.
+        base: name and fingerprint of a base that each node must find by itself, in its own cache or packages.
         patience: seconds for files to show up at the other end.
         admitted: Ray's ids of the nodes that have been found to fit.
     """
@@ -65,6 +66,7 @@ class Gate:
     storage: Path
     folder: Path
     needs: Sequence[str] = ()
+    base: tuple[str, str] | None = None
     patience: float = PATIENCE_S
     admitted: set[str] = field(default_factory=set)
 
@@ -78,7 +80,7 @@ class Gate:
         with _exchange(self.folder) as place:
             token = secrets.token_hex(16)
             (place / _QUESTION).write_text(token)
-            asked = {_ask(node, place, token, self.needs, self.patience): node for node in nodes}
+            asked = {_ask(node, self._question(place, node, token)): node for node in nodes}
             ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self.patience + _ANSWER_S)
             for ref, node in asked.items():
                 problems[node["NodeID"]] = (
@@ -86,6 +88,10 @@ class Gate:
                 )
         self.admitted |= {node for node, found in problems.items() if not found}
         return sorted(problem for found in problems.values() for problem in found)
+
+    def _question(self, place: Path, node: Node, token: str) -> "_Question":
+        name = self.base[0] if self.base else None
+        return _Question(str(place), node["NodeID"], token, list(self.needs), name, self.patience)
 
     def _judged(self, node: Node, ref: Any, place: Path, token: str) -> list[str]:
         """What is wrong with one node, by its answer."""
@@ -97,6 +103,7 @@ class Gate:
         except ray.exceptions.RayError:  # it has left the cluster
             return []
         problems = _differences(node, found["versions"])
+        problems += self._base_problems(node, found)
         problems += [f"{path!r} is not visible from node {called(node)}" for path in found["unseen"]]
         storage = f"storage {str(self.storage)!r}"
         if found["refused"]:
@@ -106,29 +113,62 @@ class Gate:
             problems.append(f"{storage} is not visible from node {called(node)}; {where}")
         return problems
 
+    def _base_problems(self, node: Node, found: Mapping[str, Any]) -> list[str]:
+        if self.base is None:
+            return []
+        if found["lacks"]:
+            return [f"node {called(node)}: {problem}" for problem in found["lacks"]]
+        name, ours = self.base
+        if found["fingerprint"] == ours:
+            return []
+        return [f"node {called(node)} has another version of model {name!r}: {found['fingerprint']}, this one {ours}"]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What one node is asked: the folder of the exchange, its own file there, and what it must hold and see."""
+
+    place: str
+    answer: str
+    token: str
+    needs: list[str]
+    base: str | None
+    patience: float
+
 
 def node_of(node_id: str) -> Node:
     """A node by Ray's id of it."""
     return next(n for n in ray.nodes() if n["NodeID"] == node_id)
 
 
-def _ask(node: Node, place: Path, token: str, needs: Sequence[str], patience: float) -> Any:
+def _ask(node: Node, question: _Question) -> Any:
     there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     look = ray.remote(_look).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    return look.remote(str(place), node["NodeID"], token, list(needs), patience)
+    return look.remote(question)
 
 
-def _look(place: str, answer: str, token: str, needs: Sequence[str], patience: float) -> dict[str, Any]:
+def _look(question: _Question) -> dict[str, Any]:
     """What a node sees; runs there, and leaves an answer in the shared folder."""
-    visible = _comes(Path(place, _QUESTION), token, patience)
+    visible = _comes(Path(question.place, _QUESTION), question.token, question.patience)
     refused = ""
     if visible:
         try:
-            Path(place, answer).write_text(token)
+            Path(question.place, question.answer).write_text(question.token)
         except OSError as error:
             refused = str(error.strerror)
-    unseen = [path for path in needs if not os.path.exists(path)]
-    return {"visible": visible, "refused": refused, "unseen": unseen, "versions": _versions()}
+    unseen = [path for path in question.needs if not os.path.exists(path)]
+    base = _found_base(question.base) if question.base else {}
+    return {"visible": visible, "refused": refused, "unseen": unseen, "versions": _versions(), **base}
+
+
+def _found_base(name: str) -> dict[str, Any]:
+    """The fingerprint of a base as this node finds it, or why it finds none."""
+    from hylorada import InputError, inspect_base  # imports torch
+
+    try:
+        return {"fingerprint": inspect_base(name).fingerprint, "lacks": []}
+    except InputError as error:
+        return {"fingerprint": None, "lacks": error.problems}
 
 
 def _differences(node: Node, theirs: Mapping[str, str]) -> list[str]:

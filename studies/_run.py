@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,9 +13,10 @@ from hylorada import InputError
 from hylorada._names import PYDOCS, SMOLLM2, TINY
 
 from ._devices import Devices
-from ._environment import make_private, short_folder
+from ._environment import make_private, short_folder, short_root, study_environment
 from ._faults import StudyStopped, as_stop
 from ._files import require_database, require_kinds
+from ._limits import check_limits
 from ._options import Options
 from ._paths import broken_link
 from ._study import Study
@@ -30,6 +32,8 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
         study: checked.
         options: where to run.
         console: for the live panel and a few lines.
+
+    A program that has called ``ray.init()`` keeps its Ray: the study runs on it as on a cluster, and leaves it running.
 
     Returns:
         The results, which also lie in the study folder as ``results.json`` and ``report.html``.
@@ -52,6 +56,10 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
 
 def _run_whole(study: Study, options: Options, console: Console) -> "Results":
     with ExitStack() as stack:
+        stack.enter_context(study_environment())
+        options = _on_their_ray(options)
+        if options.address is None and not _has_results(study, options):
+            check_limits(short_root())
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
         _check_storage(options)
@@ -78,6 +86,25 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables
         return carry_out(devices, store, options, console)
+
+
+def _on_their_ray(options: Options) -> Options:
+    """Take the Ray of the calling program, if it has started one, for the cluster."""
+    if "ray" not in sys.modules:  # its import takes seconds
+        return options
+    import ray
+    from ray.util.client import ray as client
+
+    if not ray.is_initialized():
+        return options
+    if options.address is not None:
+        raise InputError(
+            f"address {options.address!r}: this program has called ray.init() already; leave the address out to run "
+            "there, or call ray.shutdown() first"
+        )
+    if client.is_connected():
+        raise InputError("this program uses Ray Client, which is not supported; run it on a node of the cluster")
+    return replace(options, address=ray.get_runtime_context().gcs_address)
 
 
 def _is_evident(study: Study) -> bool:

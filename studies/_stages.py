@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
+from filelock import FileLock
 from rich.console import Console
 
 from hylorada import InputError
@@ -64,7 +65,8 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
     name = store.study.name
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     write_atomically(store.folder / OPEN, "")
-    tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=say)
+    with _one_at_a_time(options):
+        tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=say)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
@@ -77,6 +79,15 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
         raise
     (store.folder / OPEN).unlink(missing_ok=True)
     return results
+
+
+def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
+    """Let one process make MLflow's tables: two that begin at once on a new database get in each other's way."""
+    database = options.storage / "mlflow.db"
+    if options.tracking_uri is not None:
+        database = Path(options.tracking_uri.removeprefix("sqlite:///").partition("?")[0])
+    elsewhere = not options.uri.startswith("sqlite:///") or not database.parent.is_dir()
+    return nullcontext() if elsewhere else FileLock(f"{database}.lock")
 
 
 def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import ray
 
 from hylorada._cores import available_cores
-from studies._cluster import share, start_ray, stop_ray
+from studies._cluster import share
+from studies._ray import start_ray, stop_ray
 
 from ._loops import Tokens
 from ._options import Setting

@@ -29,7 +29,7 @@ def train(config: dict[str, Any]) -> dict[str, float]:
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
     """The validation loss of every trial that ended well."""
-    from studies._cluster import start_ray, stop_ray
+    from studies._ray import start_ray, stop_ray
 
     start_ray(None, workspace)
     try:

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 import ray
+from study_runs import small_disk
 
+from hylorada import InputError
 from studies import _cli, learnable_bucketing
 from studies._devices import Devices
 from studies._environment import short_folder
+from studies._limits import check_limits
 from studies._main import main
 from studies._options import Options
 from studies._run import _is_evident
@@ -36,6 +39,29 @@ def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
     assert live.exists()
     for folder in (young, live, other):
         shutil.rmtree(folder)
+
+
+def test_folder_of_a_process_that_has_just_begun_is_left_alone() -> None:
+    program = """
+        import shutil
+        from studies._environment import _LOCK, _held, short_folder
+
+        for _ in range(40):
+            folder = short_folder()
+            assert (folder / _LOCK).is_file()
+            shutil.rmtree(folder)
+            _held.pop().release()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    begun = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    assert [process.communicate(timeout=100)[1] for process in begun] == [""] * 8
+
+
+def test_full_disk_for_temporary_files_is_named(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as small:
+        if small:
+            with pytest.raises(InputError, match=r"disk has 1\.0 MiB free, Ray needs 50 MiB there; make room"):
+                check_limits(tmp_path / "disk")
 
 
 @pytest.mark.parametrize("names", [[], ["mlflow.db", "studies"], ["session_1", "mine.txt"], ["lock", "data.txt"]])

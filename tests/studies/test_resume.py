@@ -133,7 +133,7 @@ def test_ray_starts_to_its_end_whichever_thread_takes_the_signal() -> None:
         folder = short_folder()
         make_private(folder)
         import ray
-        from studies._cluster import start_ray, stop_ray
+        from studies._ray import start_ray, stop_ray
         from studies._signals import interrupt, on_end
 
         def ask():
