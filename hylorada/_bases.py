@@ -240,13 +240,21 @@ def _load_config(model: str, source: _Source) -> PreTrainedConfig:
         return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
     with _loading(model, source):
         values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
-        if values.get("model_type") not in SUPPORTED_MODEL_TYPES and values.get("auto_map"):
-            raise InputError(f"model {model!r}: its config.json names code of its own (auto_map); {_NO_CODE}")
+        if code := _foreign_code(values):
+            raise InputError(f"model {model!r}: its config.json names {code}; {_NO_CODE}")
         config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(source.location, **source.options())
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
         raise InputError(f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}")
     return config
+
+
+def _foreign_code(config: dict[str, Any]) -> str | None:
+    """What a config.json asks transformers to run that isn't transformers' own."""
+    if config.get("auto_map") and config.get("model_type") not in SUPPORTED_MODEL_TYPES:
+        return "code of its own (auto_map)"  # for a supported type transformers has its own code, and uses that
+    kernels = [name for name, value in config.items() if name.endswith("attn_implementation") and "/" in str(value)]
+    return f"a kernel of the hub ({kernels[0]})" if kernels else None
 
 
 def _cached_commit(repository: str) -> str | None:
@@ -271,7 +279,7 @@ def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
         base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
             config,
-            attn_implementation="sdpa",  # its config.json may name a kernel of the hub
+            attn_implementation="sdpa",
             trust_remote_code=False,
         )
     return base

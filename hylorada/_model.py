@@ -1,14 +1,16 @@
 """One adapter on one base, for use outside studies: a pack of one."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import torch
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.utils.hub import PushToHubMixin
 
 from ._adapter import Adapter
 from ._architectures import architecture_of
@@ -22,8 +24,13 @@ from ._optimizer import adamw, penalized, refuse_penalties
 from ._peft_format import load_adapter, save_adapter
 from ._trainer_checkpoint import DESCRIPTION, describe
 
+with contextlib.suppress(ImportError, KeyError):  # transformers' pipelines log an error for classes not listed here
+    from transformers.pipelines.base import SUPPORTED_PEFT_TASKS
 
-class HyLoRADAModel(BaseAttributes, PushToHubMixin):
+    SUPPORTED_PEFT_TASKS["text-generation"].append("HyLoRADAModel")
+
+
+class HyLoRADAModel(BaseAttributes):
     """A frozen causal language model with one HyLoRADA adapter.
 
     Args:
@@ -95,6 +102,26 @@ class HyLoRADAModel(BaseAttributes, PushToHubMixin):
         """
         self._refuse_if_closed()
         save_adapter(self.adapter, self.base, folder)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, token: bool | str | None = None, **commit: Any
+    ) -> str:
+        """Upload what :meth:`save_pretrained` writes to a model repository of the Hugging Face hub.
+
+        Args:
+            repo_id: made if need be.
+            private: whether a new repository is to be private.
+            token: of the hub; None takes the one that is logged in.
+            **commit: of ``huggingface_hub.upload_folder``, such as ``commit_message``, ``revision`` and ``create_pr``.
+
+        Returns:
+            Where the commit is.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            hub = HfApi(token=token)
+            hub.create_repo(repo_id, private=private, exist_ok=True)
+            return str(hub.upload_folder(repo_id=repo_id, folder_path=folder, **commit))
 
     @property
     def active_peft_config(self) -> HyLoRADAConfig:

@@ -70,6 +70,8 @@ def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> Bou
     if not isinstance(training, TrainingConfig | TrainingArguments):
         raise InputError(f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}")
     adapter.refuse_if_seated()
+    if not any(parameter.requires_grad for parameter in adapter.parameters()):
+        raise InputError("the adapter is frozen; load it with from_pretrained(..., is_trainable=True)")
     groups = adapter.optimizer_groups(training.weight_decay)
     for group in groups:
         group["lr"] = training.learning_rate * group["lr_scale"]

@@ -5,6 +5,7 @@ A folder holds ``adapter_config.json`` and ``adapter_model.safetensors`` (PEFT's
 digests that tie the four to each other).
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -30,8 +31,10 @@ from ._adapter_files import (
     tensor_problems,
 )
 from ._architectures import Target
+from ._bases import find_base
 from ._errors import InputError
-from ._portable import portable_base
+from ._names import SMOLLM2, TINY
+from ._portable import portable_path
 from ._trainer_checkpoint import is_checkpoint, load_checkpoint
 
 CONFIG = "hylorada_config.json"
@@ -76,7 +79,7 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         "format": FORMAT,
         "config": adapter.config.to_dict(),
         "seed": adapter.seed,
-        "base": {"name": portable_base(base, folder), **shape_of(base)},
+        "base": {"name": _portable_base(base, folder), **shape_of(base)},
         "untrained": adapter.update_is_zero(),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
@@ -172,9 +175,19 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
 def _base_reference(base: PreTrainedModel, folder: Path) -> dict[str, str | None]:
     """By which PEFT finds the base; a path is relative to the adapter's folder."""
     return {
-        "base_model_name_or_path": portable_base(base, folder),
+        "base_model_name_or_path": _portable_base(base, folder),
         "revision": getattr(base.config, "_commit_hash", None),  # where load_base took it from the hub
     }
+
+
+def _portable_base(base: PreTrainedModel, folder: Path) -> str | None:
+    """Return the portable name of a base that has been loaded; None where it came from nowhere."""
+    name = base.name_or_path or ""
+    for builtin in (TINY, SMOLLM2):
+        with contextlib.suppress(InputError, OSError):  # not installed, or no path
+            if os.path.samefile(find_base(builtin).location, name):
+                return builtin
+    return portable_path(name, folder) or None
 
 
 def _is_transposed(base: PreTrainedModel, targets: Mapping[str, Target]) -> bool:

@@ -1,14 +1,9 @@
 """Names of bases and texts that another machine understands: built-in names, hub ids, relative paths."""
 
-import contextlib
 import os
 from pathlib import Path
 
-from transformers import PreTrainedModel
-
-from ._bases import find_base
-from ._errors import InputError
-from ._names import SMOLLM2, TINY
+from ._names import PYDOCS, SMOLLM2, TINY
 
 
 def portable_path(name: str, folder: Path) -> str:
@@ -24,7 +19,7 @@ def portable_path(name: str, folder: Path) -> str:
         name as it is, less the folders of an absolute path.
     """
     path = os.path.expanduser(name)
-    if not name or not os.path.exists(path):
+    if name in (TINY, SMOLLM2, PYDOCS, "") or not os.path.exists(path):
         return f"./{os.path.basename(path)}" if os.path.isabs(path) else name
     place, start = os.path.abspath(path), os.path.abspath(folder)
     common = os.path.commonpath([place, start])
@@ -35,15 +30,5 @@ def portable_path(name: str, folder: Path) -> str:
 
 
 def located(name: str, folder: Path) -> str:
-    """Return the name that :func:`portable_path` made of one, as it holds in the current working folder."""
-    return os.path.normpath(folder / name) if name.startswith(("./", "../")) else name
-
-
-def portable_base(base: PreTrainedModel, folder: Path) -> str | None:
-    """Return the portable name of a base that has been loaded; None where it came from nowhere."""
-    name = base.name_or_path or ""
-    for builtin in (TINY, SMOLLM2):
-        with contextlib.suppress(InputError, OSError):  # not installed, or no path
-            if os.path.samefile(find_base(builtin).location, name):
-                return builtin
-    return portable_path(name, folder) or None
+    """Return what :func:`portable_path` made of a name, a path made absolute."""
+    return os.path.abspath(folder / name) if name.startswith(("./", "../")) else name
