@@ -28,19 +28,23 @@ def _answers(model: object, name: str) -> bool:
         return hasattr(model, name)
 
 
+def _lora(family: str) -> peft.LoraConfig:
+    return peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=family == "gpt2")
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
 def test_every_name_that_both_others_answer_is_answered_or_refused(
     make_model: MakeModel, make_base: MakeBase, family: str
 ) -> None:
     model, base = make_model(family), make_base(family)
-    stock = peft.get_peft_model(make_base(family), peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
+    stock = peft.get_peft_model(make_base(family), _lora(family))
     names = {n for n in {*dir(base), *vars(base)} if not n.startswith("_")} - set(dir(nn.Module)) - set(base._modules)
     shared = {name for name in names if _answers(stock, name)}
     assert len(shared) > 90
     assert sorted(name for name in shared - REFUSED.keys() if not _answers(model, name)) == []
     assert shared.isdisjoint(set(base._modules))
     assert sorted(REFUSED.keys() & {n for n in names if _answers(model, n)}) == []
-    assert sorted(DELEGATED - {"warnings_issued"} - names) == []  # which transformers 5.24 has no longer
+    assert sorted(DELEGATED - {"vocab_size", "warnings_issued"} - names) == []  # not of every version or family
 
 
 def test_refused_names_say_why(make_model: MakeModel) -> None:
@@ -113,7 +117,7 @@ def test_training_on_the_body_is_refused_with_regularizers(make_model: MakeModel
     model.train()
     with torch.no_grad():
         model.base_model(input_ids=ids)
-    with pytest.raises(InputError, match="part of the model's own loss; .* and so does TRL's SFTTrainer"):
+    with pytest.raises(InputError, match=r"part of the model's own loss; .* and so does TRL's SFTTrainer"):
         model.base_model(input_ids=ids)
 
 
@@ -153,9 +157,7 @@ def test_optimizer_of_a_frozen_adapter_is_refused(make_model: MakeModel, make_ba
 
     make_model(dtype=torch.float32).save_pretrained(tmp_path)
     model = HyLoRADAModel.from_pretrained(make_base(), tmp_path)
-    with pytest.raises(
-        InputError, match=r"the adapter is frozen; load it with from_pretrained\(..., is_trainable=True\)"
-    ):
+    with pytest.raises(InputError, match=r"the adapter is frozen; load it with from_pretr"):
         model.create_optimizer(TrainingConfig())
 
 
@@ -175,10 +177,15 @@ class _Hub(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer: dict[str, Any] = {"url": "http://hub/me/adapter", "commitUrl": "http://hub/c", "commitOid": "0" * 40}
+        hub = f"http://{self.headers['Host']}"
+        answer: dict[str, Any] = {
+            "url": f"{hub}/me/adapter",
+            "commitUrl": f"{hub}/me/adapter/commit/0",
+            "commitOid": "0" * 40,
+        }
         if "preupload" in self.path:
             files = json.loads(body)["files"]
-            answer = {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
+            answer |= {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
         elif "/commit/" in self.path:
             self.commits.extend(json.loads(line) for line in body.splitlines())
         self._answer(answer)

@@ -134,7 +134,7 @@ def test_pickled_weights_run_nothing(planted: Path, trace: Path) -> None:
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
 def test_base_with_a_kernel_of_the_hub_is_refused(planted: Path, field: str) -> None:
     """transformers would fetch that repository's code and run it, whatever implementation is asked for."""
     _change(planted / "config.json", **{field: "nobody/planted"})
