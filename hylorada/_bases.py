@@ -19,6 +19,7 @@ import torch
 import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from hylorada._architectures import ARCHITECTURES, select_targets
@@ -32,6 +33,7 @@ SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 _SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 _SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 _PROBE_SECONDS = 3.0
+_NO_CODE = "hylorada never runs code that comes with a model"
 _MOST_NAMED = 3  # tensors, in a message
 _OLD_BUFFER = re.compile(r"\.attn\.masked_bias$")  # of GPT-2s from before 2023; transformers ignores only its companion
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -75,7 +77,8 @@ class _Source:
     local_files_only: bool = True
 
     def options(self) -> dict[str, Any]:
-        return {"local_files_only": self.local_files_only} | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+        options = {"local_files_only": self.local_files_only, "trust_remote_code": False}
+        return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
 
 def inspect_base(model: str) -> BaseInfo:
@@ -92,7 +95,7 @@ def inspect_base(model: str) -> BaseInfo:
         >>> inspect_base("tiny").model_type
         'llama'
     """
-    source = _find(model)
+    source = find_base(model)
     config = _load_config(model, source)
     # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
     max_positions = getattr(config, "max_position_embeddings", None)
@@ -120,7 +123,7 @@ def inspect_base(model: str) -> BaseInfo:
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """Load a base's tokenizer; only fast ones, since byte counts need their offsets."""
-    source = _find(model)
+    source = find_base(model)
     with _loading(model, source):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **source.options())
@@ -145,11 +148,13 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
         InputError: the base can't be found, its architecture isn't supported, or its weights are not those that its
             config asks for.
     """
-    source = _find(model)
+    source = find_base(model)
     _load_config(model, source)  # refuses what isn't supported
     with _loading(model, source):
         base = _from_pretrained(model, source, dtype=dtype)
     base.config.use_cache = False
+    if not source.weights:
+        base.config._commit_hash = _cached_commit(source.location)  # transformers no longer notes it
     base.requires_grad_(False).eval()
     base.to(device=device)  # type: ignore[call-arg]
     return base
@@ -199,7 +204,12 @@ def _check_weights(model: str, source: _Source) -> None:
         # of the hub, and not fetched yet
 
 
-def _find(model: str) -> _Source:
+def find_base(model: str) -> _Source:
+    """Find a base without loading it.
+
+    Raises:
+        InputError: there is none of this name.
+    """
     if model == SMOLLM2:
         return _find_smollm2()
     folder = Path(__file__).parent / "tiny" if model == TINY else Path(os.path.expanduser(model))
@@ -237,11 +247,22 @@ def _load_config(model: str, source: _Source) -> PreTrainedConfig:
     if model == SMOLLM2:
         return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
     with _loading(model, source):
+        values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
+        if code := _foreign_code(values):
+            raise InputError(f"model {model!r}: its config.json names {code}; {_NO_CODE}")
         config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(source.location, **source.options())
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
         raise InputError(f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}")
     return config
+
+
+def _foreign_code(config: dict[str, Any]) -> str | None:
+    """What a config.json asks transformers to run that isn't transformers' own."""
+    if config.get("auto_map") and config.get("model_type") not in SUPPORTED_MODEL_TYPES:
+        return "code of its own (auto_map)"  # for a supported type transformers has its own code, and uses that
+    kernels = [name for name, value in config.items() if name.endswith("attn_implementation") and "/" in str(value)]
+    return f"a kernel of the hub ({kernels[0]})" if kernels else None
 
 
 def _cached_commit(repository: str) -> str | None:
@@ -252,7 +273,7 @@ def _cached_commit(repository: str) -> str | None:
 
 def target_problems(model: str, names: Iterable[str]) -> list[str]:
     """A line for each name of target modules that matches none of a base's; no weights are loaded."""
-    base = _without_weights(_load_config(model, _find(model)))
+    base = _without_weights(_load_config(model, find_base(model)))
     problems = []
     for name in sorted(names):
         try:
@@ -264,7 +285,11 @@ def target_problems(model: str, names: Iterable[str]) -> list[str]:
 
 def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config)
+        base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
+            config,
+            attn_implementation="sdpa",
+            trust_remote_code=False,
+        )
     return base
 
 
@@ -324,6 +349,8 @@ def _tokenizer_problem(source: _Source) -> str | None:
             json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             return f"{path.name} is damaged: {error}"
+    if get_tokenizer_config(source.location, **source.options()).get("auto_map"):
+        return f"its tokenizer_config.json names code of its own (auto_map); {_NO_CODE}"
     if not (folder / "tokenizer.json").exists():
         return "the folder has no usable tokenizer; it must hold tokenizer.json, as `save_pretrained` writes it"
     return None

@@ -1,30 +1,36 @@
 """One adapter on one base, for use outside studies: a pack of one."""
 
-import copy
-import inspect
+import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import torch
+from huggingface_hub import HfApi
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 
 from ._adapter import Adapter
-from ._architectures import decoder_layers
+from ._architectures import architecture_of
+from ._base_attributes import BaseAttributes
+from ._bases import load_base
+from ._calls import AdaptedBody, Calls
 from ._config import HyLoRADAConfig, TrainingConfig
 from ._errors import InputError
-from ._landmarks import LandmarkLoRA, PerLayerLandmark
 from ._merge import merge_into, restore
-from ._optimizer import adamw, penalized
-from ._pack import Pack, Prepared
+from ._optimizer import adamw, penalized, refuse_penalties
 from ._peft_format import load_adapter, save_adapter
-from ._pooling import History
+from ._trainer_checkpoint import DESCRIPTION, describe
+
+with contextlib.suppress(ImportError, KeyError):  # transformers' pipelines log an error for classes not listed here
+    from transformers.pipelines.base import SUPPORTED_PEFT_TASKS
+
+    SUPPORTED_PEFT_TASKS["text-generation"].append("HyLoRADAModel")
 
 
-class HyLoRADAModel(nn.Module):
+class HyLoRADAModel(BaseAttributes):
     """A frozen causal language model with one HyLoRADA adapter.
 
     Args:
@@ -54,35 +60,41 @@ class HyLoRADAModel(nn.Module):
     def _hang(self, base: PreTrainedModel, adapter: Adapter) -> None:
         self.adapter = adapter
         self.base = base
-        self._pack = Pack(base)
-        self._enabled = True
+        self._calls = Calls(base, adapter)
         self._closed = False
         self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
-        self._checkpoints = False
-        self._running: Prepared | None = None
         self.register_state_dict_post_hook(_leave_out_base)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_put_in_base)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_pretrained(cls, base: PreTrainedModel, folder: str | Path) -> Self:
-        """The model that :meth:`save_pretrained` wrote.
+    def from_pretrained(cls, base: PreTrainedModel | str, folder: str | Path, *, is_trainable: bool = False) -> Self:
+        """Load the model that :meth:`save_pretrained` wrote, or that a checkpoint of Trainer holds.
+
+        As with PEFT's models, the adapter is frozen and in eval mode unless it is to be trained further.
 
         Args:
-            base: of the shape it was saved with.
-            folder: of the saved adapter.
+            base: of the shape the adapter was saved with, or what :func:`load_base` takes.
+            folder: of the saved adapter, or a ``checkpoint-...`` of Trainer.
+            is_trainable: whether the adapter's parameters get gradients and the model starts in training mode.
 
         Raises:
             InputError: a file or tensor is missing, unexpected, damaged, of another shape or non-finite, or the base
                 doesn't fit; the base is left as it was.
         """
-        adapter = load_adapter(base, folder)
+        base = load_base(base) if isinstance(base, str) else base
+        adapter = load_adapter(base, folder).requires_grad_(is_trainable)
         model = cls.__new__(cls)
         nn.Module.__init__(model)
         model._hang(base, adapter)
-        return model
+        return model.train(is_trainable)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write the adapter: the LoRA part in PEFT's format, everything else beside it (see :func:`save_adapter`).
+
+        Args:
+            folder: made if need be.
+            **kwargs: what transformers gives every model it saves, such as ``max_shard_size``; an adapter needs none
+                of it.
 
         Raises:
             InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing is written.
@@ -91,26 +103,25 @@ class HyLoRADAModel(nn.Module):
         self._refuse_if_closed()
         save_adapter(self.adapter, self.base, folder)
 
-    @property
-    def config(self) -> PreTrainedConfig:
-        """The base's, as of PEFT's models: what works with models of transformers looks here."""
-        return self.base.config
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, token: bool | str | None = None, **commit: Any
+    ) -> str:
+        """Upload what :meth:`save_pretrained` writes to a model repository of the Hugging Face hub.
 
-    @property
-    def loss_type(self) -> str:
-        """The base's loss, by which Trainer knows which labels it counts: nothing predicts the first of a row."""
-        return self.base.loss_type or "ForCausalLM"  # what a base of no type falls back to, such as GPT-2
+        Args:
+            repo_id: made if need be.
+            private: whether a new repository is to be private.
+            token: of the hub; None takes the one that is logged in.
+            **commit: of ``huggingface_hub.upload_folder``, such as ``commit_message``, ``revision`` and ``create_pr``.
 
-    def _get_name(self) -> str:
-        """The base's class, by which Trainer knows that its label smoother must shift labels."""
-        return type(self.base).__name__
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace(self._get_name(), type(self).__name__, 1)
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The base's, which Trainer's ``neftune_noise_alpha`` asks for."""
-        return self.base.get_input_embeddings()
+        Returns:
+            Where the commit is.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            hub = HfApi(token=token)
+            hub.create_repo(repo_id, private=private, exist_ok=True)
+            return str(hub.upload_folder(repo_id=repo_id, folder_path=folder, **commit))
 
     @property
     def active_peft_config(self) -> HyLoRADAConfig:
@@ -155,19 +166,33 @@ class HyLoRADAModel(nn.Module):
             InputError: no tokens were given, or landmarks that pool over many can't go on from this cache or mask.
             RuntimeError: the model is closed.
         """
-        cache = kwargs.pop("cache", None) if past_key_values is None else past_key_values
         call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
         if labels is not None:
             call["labels"] = labels
-        if cache is not None:
-            call[self._cache_name()] = cache
-        checkpointing = self._checkpoints and self.training and torch.is_grad_enabled()
-        use_cache = False if checkpointing else self._pool_with_cache(call, use_cache)
-        if attention_mask is not None:
-            call["position_ids"] = self._positions(call)  # the base itself would count the pads
-        with self._adapting(call), self._checkpointing() if checkpointing else nullcontext():
-            output = self.base(use_cache=use_cache, **call)
-        return penalized(output, self._adapters(), call) if self.training else output
+        output = self._run(self.base, call, use_cache, past_key_values)
+        return penalized(output, self._calls.adapters(), call) if self.training else output
+
+    def _run(self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, past_key_values: Any) -> Any:
+        self._refuse_if_closed()
+        cache = call.pop("cache", None)
+        return self._calls.run(module, call, use_cache, cache if past_key_values is None else past_key_values)
+
+    @property
+    def base_model(self) -> AdaptedBody:
+        """The base without its head; calls of it compute with the adapter."""
+        body = self.base.get_submodule(architecture_of(self.base.config.model_type).body)
+        return AdaptedBody(body, self._run_body)
+
+    base_model_prefix = "base_model"  # the name by which transformers looks for it
+
+    def get_decoder(self) -> AdaptedBody:
+        """Return ``base_model``, which transformers' models answer by this name too."""
+        return self.base_model
+
+    def _run_body(self, module: nn.Module, call: dict[str, Any], *cache: Any) -> Any:
+        if self.training and torch.is_grad_enabled():
+            refuse_penalties(self._calls.adapters())
+        return self._run(module, call, *cache)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base's own ``generate`` with the adapter in it.
@@ -175,13 +200,15 @@ class HyLoRADAModel(nn.Module):
         Every row's positions count from its first real token, so rows of a left-padded batch (with its
         ``attention_mask``) give the tokens that each gives alone, with the key/value cache or without it.
         """
-        if self._pools(noncausal=True):
+        self._refuse_if_closed()
+        kwargs.setdefault("trust_remote_code", False)  # where it isn't set, transformers asks on the terminal
+        if self._calls.pools(noncausal=True):
             if kwargs.get("past_key_values") is not None or kwargs.get("cache") is not None:
                 raise InputError("replication_noncausal_pooling can't go on from a cache; pass the whole text")
             if kwargs.get("assistant_model") is not None or kwargs.get("prompt_lookup_num_tokens"):
                 raise InputError("replication_noncausal_pooling can't go on from a cache, as assisted generation must")
             kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
-        with self._adapting_every_call():
+        with self._calls.adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]
 
     def train(self, mode: bool = True) -> Self:
@@ -193,13 +220,13 @@ class HyLoRADAModel(nn.Module):
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """Within it the model is the base alone, also while the LoRA part is merged."""
-        enabled, merged = self._enabled, self._originals is not None
+        enabled, merged = self._calls.enabled, self._calls.merged
         self.unmerge()
-        self._enabled = False
+        self._calls.enabled = False
         try:
             yield
         finally:
-            self._enabled = enabled
+            self._calls.enabled = enabled
             if merged:
                 self.merge()
 
@@ -217,12 +244,14 @@ class HyLoRADAModel(nn.Module):
         if self._originals is None:
             self._refuse_if_closed()
             self._originals = merge_into(self.base, self.adapter)
+            self._calls.merged = True
 
     def unmerge(self) -> None:
         """Give the base its own weights back, bit for bit; not merged, it does nothing."""
         if self._originals is not None:
             restore(self.base, self._originals)
             self._originals = None
+            self._calls.merged = False
 
     def merge_and_unload(self) -> PreTrainedModel:
         """Merge for good and take everything else off; this model can't be used afterwards.
@@ -247,7 +276,7 @@ class HyLoRADAModel(nn.Module):
         if not self._closed:
             self.unmerge()
             self.activation_checkpointing_disable()
-            self._pack.close()
+            self._calls.pack.close()
             self.adapter.hold_boundaries(None)
             self._closed = True
 
@@ -268,26 +297,11 @@ class HyLoRADAModel(nn.Module):
             RuntimeError: the model is closed.
         """
         self._refuse_if_closed()
-        given = dict(activation_checkpointing_kwargs or {})
-        if given.pop("use_reentrant", False) or "context_fn" in given:
-            raise InputError("checkpoints of a frozen base must have use_reentrant=False and a context_fn of their own")
-        options = {**given, "use_reentrant": False, "context_fn": self._checkpoint_contexts}
-        if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
-            self.base.activation_checkpointing_enable(options, **where)
-        else:
-            self.base.gradient_checkpointing_enable(options, **where)
-        self.base.disable_input_require_grads()  # it makes them require gradients, which only reentrant ones need
-        self._checkpoints = True
+        self._calls.enable_checkpoints(activation_checkpointing_kwargs, where)
 
     def activation_checkpointing_disable(self) -> None:
         """Keep everything that the backward pass needs."""
-        if not self._checkpoints:
-            return
-        if hasattr(self.base, "activation_checkpointing_disable"):
-            self.base.activation_checkpointing_disable()
-        else:
-            self.base.gradient_checkpointing_disable()
-        self._checkpoints = False
+        self._calls.disable_checkpoints()
 
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **where: Any
@@ -298,17 +312,6 @@ class HyLoRADAModel(nn.Module):
     def gradient_checkpointing_disable(self) -> None:
         """:meth:`activation_checkpointing_disable` by its older name."""
         self.activation_checkpointing_disable()
-
-    def get_nb_trainable_parameters(self) -> tuple[int, int]:
-        """Trainable numbers, and all numbers of base and adapter, tied ones once."""
-        counts = [(p.numel(), p.requires_grad) for p in self.parameters()]
-        return sum(n for n, trainable in counts if trainable), sum(n for n, _ in counts)
-
-    def print_trainable_parameters(self) -> None:
-        """Print them in PEFT's words."""
-        trainable, total = self.get_nb_trainable_parameters()
-        share = 100 * trainable / total
-        print(f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {share:.4f}")
 
     def get_learned_boundaries(self) -> Tensor | None:
         """The sorted bucket boundaries [B-1] in token positions; None where they are not learnable."""
@@ -346,155 +349,16 @@ class HyLoRADAModel(nn.Module):
         if self._closed:
             raise RuntimeError("this model is closed: its adapter has been taken off the base")
 
-    def _adapters(self) -> list[Adapter]:
-        """What the pack has to apply now."""
-        if not self._enabled:
-            return []
-        if self._originals is None:
-            return [self.adapter]
-        return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
 
-    def _pools(self, *, noncausal: bool) -> bool:
-        """Whether landmarks that pool over many tokens are at work, of the causal kind or the other."""
-        landmark = self.adapter.landmark if self._enabled else None
-        return isinstance(landmark, LandmarkLoRA | PerLayerLandmark) and landmark.noncausal == noncausal
-
-    def _pool_with_cache(self, call: dict[str, Any], use_cache: bool | None) -> bool | None:
-        """Whether to return a cache; it must be there before the base makes it where landmarks keep theirs in it."""
-        name = self._cache_name()
-        if self._pools(noncausal=True):
-            if use_cache or call.get(name) is not None:
-                raise InputError("replication_noncausal_pooling can't go on from a cache; pass use_cache=False")
-            return False
-        wanted = self.base.config.use_cache if use_cache is None else use_cache
-        if wanted and call.get(name) is None and self._pools(noncausal=False):
-            call[name] = DynamicCache(config=self.base.config)
-        return use_cache
-
-    def _prepared(self, call: dict[str, Any]) -> Prepared:
-        """What a call of the base is to compute with."""
-        positions, mask = self._positions(call), call.get("attention_mask")
-        pools = self._pools(noncausal=False) or self._pools(noncausal=True)
-        plain = isinstance(mask, Tensor) and mask.ndim == 2
-        if pools and mask is not None and not plain:
-            raise InputError("landmarks that pool over the tokens so far need an attention_mask [b, T], 0 at pads")
-        pads = mask[:, -positions.shape[1] :] if isinstance(mask, Tensor) and plain else None
-        cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
-        history = None
-        if cache is not None and self._pools(noncausal=False):
-            history = History(cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1)
-        return self._pack.prepare(self._adapters(), positions, mask=pads, history=history)
-
-    @contextmanager
-    def _adapting(self, call: dict[str, Any]) -> Iterator[None]:
-        """Within it the base computes with the adapter."""
-        self._refuse_if_closed()
-        before, self._running = self._running, self._prepared(call)
-        try:
-            with self._pack.filled(self._running):
-                yield
-        finally:
-            self._running = before
-
-    @contextmanager
-    def _adapting_every_call(self) -> Iterator[None]:
-        """Within it every call of the base computes with the adapter, each at the positions of its own tokens."""
-        self._refuse_if_closed()
-        running = ExitStack()
-
-        def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-            running.enter_context(self._adapting(kwargs))
-
-        def end(*_: Any) -> None:
-            running.close()
-
-        handles = [
-            self.base.register_forward_pre_hook(begin, with_kwargs=True),
-            self.base.register_forward_hook(end, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            running.close()
-
-    def _positions(self, call: dict[str, Any]) -> Tensor:
-        """[1 or b, T] positions of a call's tokens: as given, else counted from each row's first real token."""
-        given: Tensor | None = call.get("position_ids")
-        if given is not None:
-            return given
-        tokens: Tensor | None = call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
-        if tokens is None:
-            raise InputError("there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]")
-        length = tokens.shape[1]
-        mask = call.get("attention_mask")  # for some caches a dictionary of masks
-        if isinstance(mask, Tensor) and mask.ndim == 2:
-            counted = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
-            return counted[:, -length:]
-        cache = call.get(self._cache_name())
-        start = 0 if cache is None else cache.get_seq_length()
-        return torch.arange(start, start + length, device=tokens.device)[None]
-
-    def _cache_name(self) -> str:
-        """What the base calls its key/value cache: ``cache`` in newer transformers."""
-        return "cache" if "cache" in inspect.signature(self.base.forward).parameters else "past_key_values"
-
-    @contextmanager
-    def _checkpointing(self) -> Iterator[None]:
-        """Within it the decoder layers take themselves to be training, which is when they checkpoint.
-
-        What lies in them, dropout above all, stays in eval mode; and other users of the base see none of it.
-        """
-        layers = list(decoder_layers(self.base).values())
-        for layer in layers:
-            layer.training = True
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.training = False
-
-    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
-        assert self._running is not None
-        return nullcontext(), _Again(self._pack, self._running)
-
-
-def _leave_out_base(_model: nn.Module, state: dict[str, Any], prefix: str, _local: Any) -> None:
-    """Make a state that of the adapter: checkpoints of a trainer are then small, and no two names share a tensor."""
+def _leave_out_base(model: HyLoRADAModel, state: dict[str, Any], prefix: str, _local: Any) -> None:
+    """Make a state that of the adapter alone, with its description: checkpoints are small, and open on their own."""
     for name in [n for n in state if n.startswith(f"{prefix}base.")]:
         del state[name]
+    state[prefix + DESCRIPTION] = describe(model.adapter, model.base)
 
 
-def _put_in_base(model: "HyLoRADAModel", state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _put_in_base(model: HyLoRADAModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Let such a state leave the base as it is, and miss nothing."""
+    state.pop(prefix + DESCRIPTION, None)
     for name, tensor in model.base.state_dict(prefix=f"{prefix}base.").items():
         state.setdefault(name, tensor)
-
-
-class _Again:
-    """Brings back, as often as entered, what a call computes with and where its dropout streams then were."""
-
-    def __init__(self, pack: Pack, prepared: Prepared) -> None:
-        self._pack, self._prepared = pack, prepared
-        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in prepared.adapters]
-
-    def __enter__(self) -> None:
-        self._stack = ExitStack()
-        for stream, then in self._streams:
-            self._stack.callback(stream.set_state, stream.get_state())
-            stream.set_state(then)
-        self._stack.enter_context(self._pack.filled(self._prepared))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-
-def _without_lora(adapter: Adapter) -> Adapter:
-    """The same parameters with no module to adapt: landmarks alone."""
-    alone = copy.copy(adapter)
-    alone.targets = {}
-    return alone

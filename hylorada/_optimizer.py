@@ -12,6 +12,11 @@ from ._adapter import Adapter, boundary_penalties
 from ._config import TrainingConfig
 from ._errors import InputError
 
+_LEFT_OUT = (
+    "boundary_diversity and boundary_repulsion are part of the model's own loss; "
+    "Trainer's label_smoothing_factor and compute_loss_func leave it out, and so does TRL's SFTTrainer"
+)
+
 
 class BoundaryAdamW(torch.optim.AdamW):
     """AdamW that holds boundaries for their first ``hold_steps`` steps, and keeps them within the block.
@@ -65,6 +70,8 @@ def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> Bou
     if not isinstance(training, TrainingConfig | TrainingArguments):
         raise InputError(f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}")
     adapter.refuse_if_seated()
+    if not any(parameter.requires_grad for parameter in adapter.parameters()):
+        raise InputError("the adapter is frozen; load it with from_pretrained(..., is_trainable=True)")
     groups = adapter.optimizer_groups(training.weight_decay)
     for group in groups:
         group["lr"] = training.learning_rate * group["lr_scale"]
@@ -121,10 +128,7 @@ def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) ->
     if penalty is None:
         return output
     if labels is None:
-        raise InputError(
-            "boundary_diversity and boundary_repulsion are part of the model's own loss; "
-            "Trainer's label_smoothing_factor and compute_loss_func leave it out"
-        )
+        raise InputError(_LEFT_OUT)
     if items is not None:
         predicted = call["shift_labels"] if call.get("shift_labels") is not None else labels[..., 1:]
         penalty = penalty * (predicted != -100).sum() / items
@@ -132,3 +136,13 @@ def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) ->
         return (output[0] + penalty, *output[1:])
     output.loss = output.loss + penalty
     return output
+
+
+def refuse_penalties(adapters: Sequence[Adapter]) -> None:
+    """Refuse to train a base's body by itself where the model's own loss has regularizers.
+
+    Raises:
+        InputError: an adapter has some.
+    """
+    if boundary_penalties(adapters) is not None:
+        raise InputError(_LEFT_OUT)

@@ -5,6 +5,7 @@ A folder holds ``adapter_config.json`` and ``adapter_model.safetensors`` (PEFT's
 digests that tie the four to each other).
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,28 +15,36 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ._adapter import Adapter, check_base
+from ._adapter_files import (
+    FORMAT,
+    base_problems,
+    configuration,
+    read_fields,
+    read_json,
+    read_tensors,
+    shape_of,
+    tensor_problems,
+)
 from ._architectures import Target
-from ._config import HyLoRADAConfig
+from ._bases import find_base
 from ._errors import InputError
 from ._lfs import pointer_problem
+from ._names import SMOLLM2, TINY
+from ._portable import portable_path
+from ._trainer_checkpoint import is_checkpoint, load_checkpoint
 
 CONFIG = "hylorada_config.json"
 PEFT_CONFIG = "adapter_config.json"
 PEFT_TENSORS = "adapter_model.safetensors"
 OTHER_TENSORS = "hylorada_model.safetensors"
 
-_FORMAT = "hylorada-adapter-1"
 _FIELDS = {"format": str, "config": dict, "seed": int, "base": dict, "untrained": bool, "sha256": dict}
-_BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers")
 _LORA_NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # ours: PEFT's
-_DTYPES = (torch.float32, torch.float64)  # in bf16 an adapter would have lost what it learned
-_SHOWN = 10
 
 
 def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) -> None:
@@ -58,20 +67,20 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         raise InputError(f"adapter {str(folder)!r}: is a file, must be a folder")
     lora, other = _split(adapter)
     if problems := [
-        *_tensor_problems(folder / PEFT_TENSORS, lora, lora),
-        *_tensor_problems(folder / OTHER_TENSORS, other, other),
+        *tensor_problems(folder / PEFT_TENSORS, lora, lora),
+        *tensor_problems(folder / OTHER_TENSORS, other, other),
     ]:
         raise InputError(problems)
     contents = {
-        PEFT_CONFIG: _json(_peft_config(adapter, base)),
+        PEFT_CONFIG: _json({**_peft_config(adapter, base), **_base_reference(base, folder)}),
         PEFT_TENSORS: _serialised(lora),
         OTHER_TENSORS: _serialised(other),
     }
     values = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "config": adapter.config.to_dict(),
         "seed": adapter.seed,
-        "base": {"name": base.name_or_path, **_shape_of(base)},
+        "base": {"name": _portable_base(base, folder), **shape_of(base)},
         "untrained": adapter.update_is_zero(),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
@@ -80,11 +89,11 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
 
 
 def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
-    """The adapter that :func:`save_adapter` wrote.
+    """The adapter that :func:`save_adapter` wrote, or that a checkpoint of Trainer holds.
 
     Args:
         base: a model of the shape it was saved with; it is only looked at.
-        folder: of the saved adapter.
+        folder: of the saved adapter, or a ``checkpoint-...`` of Trainer.
 
     Returns:
         An adapter on the base's device, fp32 (fp64 for an fp64 base).
@@ -95,19 +104,21 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
     """
     check_base(base)
     folder = _folder(folder)
+    if is_checkpoint(folder):
+        return load_checkpoint(base, folder)
     values = _read_config(folder)
-    config = _configuration(folder, values)
-    if problems := _base_problems(folder, values["base"], base):
+    config = configuration(folder / CONFIG, values)
+    if problems := base_problems(folder, values["base"], base):
         raise InputError(problems)
     try:
         adapter = Adapter(base, config, seed=values["seed"])
     except InputError as error:
         raise InputError([f"{folder / CONFIG}: {p}" for p in error.problems]) from error
     expected = dict(zip((PEFT_TENSORS, OTHER_TENSORS), _split(adapter), strict=True))
-    found = {name: _read_tensors(folder / name) for name in expected}
+    found = {name: read_tensors(folder / name) for name in expected}
     problems = _peft_config_problems(folder / PEFT_CONFIG, _peft_config(adapter, base))
     for name, tensors in expected.items():
-        problems += _tensor_problems(folder / name, tensors, found[name])
+        problems += tensor_problems(folder / name, tensors, found[name])
     if problems:
         raise InputError(problems)
     with torch.no_grad():
@@ -149,7 +160,6 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.name_or_path or None,
         "r": config.r,
         "lora_alpha": config.lora_alpha,
         "use_rslora": config.use_rslora,
@@ -163,13 +173,27 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
     }
 
 
+def _base_reference(base: PreTrainedModel, folder: Path) -> dict[str, str | None]:
+    """By which PEFT finds the base; a path is relative to the adapter's folder."""
+    return {
+        "base_model_name_or_path": _portable_base(base, folder),
+        "revision": getattr(base.config, "_commit_hash", None),  # where load_base took it from the hub
+    }
+
+
+def _portable_base(base: PreTrainedModel, folder: Path) -> str | None:
+    """Return the portable name of a base that has been loaded; None where it came from nowhere."""
+    name = base.name_or_path or ""
+    for builtin in (TINY, SMOLLM2):
+        with contextlib.suppress(InputError, OSError):  # not installed, or no path
+            if os.path.samefile(find_base(builtin).location, name):
+                return builtin
+    return portable_path(name, folder) or None
+
+
 def _is_transposed(base: PreTrainedModel, targets: Mapping[str, Target]) -> bool:
     """Whether the adapted modules store their weight as [d_in, d_out] (GPT-2)."""
     return all(isinstance(base.get_submodule(path), Conv1D) for path in targets)
-
-
-def _shape_of(base: PreTrainedModel) -> dict[str, Any]:
-    return {field: getattr(base.config, field) for field in _BASE_FIELDS}
 
 
 def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
@@ -195,86 +219,35 @@ def _replace_together(folder: Path, contents: Mapping[str, bytes]) -> None:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise InputError(f"adapter {str(folder)!r}: no such folder")
+    if hint := _checkpoints_in(folder):
+        raise InputError(f"adapter {str(folder)!r}: no file {CONFIG}; {hint}")
     if missing := [n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()]:
         raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
-    if pointers := [
-        p for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if (p := pointer_problem(folder / n))
-    ]:
+    paths = [folder / name for name in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS)]
+    if pointers := [problem for path in paths if (problem := pointer_problem(path))]:
         raise InputError([f"adapter {str(folder)!r}: {problem}" for problem in pointers])
-    path = folder / CONFIG
-    values = _read_json(path)
-    if values.get("format") != _FORMAT:
-        raise InputError(f"{path}: format {values.get('format')!r}, expected {_FORMAT!r}")
-    problems = [f"{path}: unexpected field {name!r}" for name in values.keys() - _FIELDS.keys()]
-    for name, kind in _FIELDS.items():
-        if type(values.get(name)) is not kind:
-            problems.append(f"{path}: {name} must be of type {kind.__name__}, got {values.get(name)!r}")
-    if problems:
-        raise InputError(sorted(problems))
-    return values
+    return read_fields(folder / CONFIG, read_json(folder / CONFIG), _FIELDS)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
-
-
-def _configuration(folder: Path, values: Mapping[str, Any]) -> HyLoRADAConfig:
-    try:
-        return HyLoRADAConfig.from_dict(values["config"])
-    except InputError as error:
-        raise InputError([f"{folder / CONFIG}: {p}" for p in error.problems]) from error
-
-
-def _base_problems(folder: Path, saved: Mapping[str, Any], base: PreTrainedModel) -> list[str]:
-    """How this base differs from the one that the adapter was saved with."""
-    given = _shape_of(base)
-    return [
-        f"adapter {str(folder)!r} was saved for a base with {field} {saved.get(field)!r}, this one has {given[field]!r}"
-        for field in _BASE_FIELDS
-        if saved.get(field) != given[field]
-    ]
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load(path.read_bytes())
-    except SafetensorError as error:
-        raise InputError(f"{path} is damaged: {error}") from error
+def _checkpoints_in(folder: Path) -> str | None:
+    """Which of its folders to name instead, where it is the output folder of a Trainer."""
+    names = [path.name for path in folder.glob("checkpoint-*") if is_checkpoint(path)]
+    if (folder / CONFIG).exists() or not names:
+        return None
+    newest = max(names, key=lambda name: (len(name), name))
+    return f"it is the output folder of a Trainer; name one of its {len(names)} checkpoints, such as {newest}"
 
 
 def _peft_config_problems(path: Path, expected: Mapping[str, Any]) -> list[str]:
     """Where PEFT would read something else than we do; which base is named there is no concern of ours."""
-    found = {"use_dora": False, **_read_json(path)}  # PEFT's default, which older files leave to it
+    found = {"use_dora": False, **read_json(path)}  # PEFT's default, which older files leave to it
     if isinstance(targets := found.get("target_modules"), list):
         found["target_modules"] = sorted(map(str, targets))
     return [
         f"{path}: {name} is {found.get(name)!r}, but {CONFIG} and the base say {value!r}"
         for name, value in expected.items()
-        if name not in ("base_model_name_or_path", "inference_mode") and found.get(name) != value
+        if name != "inference_mode" and found.get(name) != value
     ]
-
-
-def _tensor_problems(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    problems = [f"{path}: tensor {name!r} is missing" for name in expected.keys() - found.keys()]
-    problems += [f"{path}: tensor {name!r} is unexpected" for name in found.keys() - expected.keys()]
-    for name in expected.keys() & found.keys():
-        if found[name].shape != expected[name].shape:
-            shapes = f"{list(found[name].shape)}, must be {list(expected[name].shape)}"
-            problems.append(f"{path}: tensor {name!r} has shape {shapes}")
-        elif found[name].dtype not in _DTYPES:
-            problems.append(f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64")
-        elif not found[name].to(expected[name].dtype).isfinite().all():
-            problems.append(f"{path}: tensor {name!r} has numbers that are not finite in {expected[name].dtype}")
-    problems.sort()
-    if len(problems) > _SHOWN:
-        problems = [*problems[:_SHOWN], f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named"]
-    return problems
 
 
 def _check_digests(folder: Path, digests: Mapping[str, Any]) -> None:

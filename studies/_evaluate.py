@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from hylorada import Adapter, BaseInfo, InputError, nearest
 
-from ._export import read_export
+from ._export import read_export, refuse_lost_base
 from ._text_notes import text_facts, text_notes
 
 
@@ -72,6 +72,8 @@ class Request:
             known.setdefault("document_separator", "eos")
         if "data" not in given and "block_size" not in given and given.get("split", "test") == "test":
             known["blocks"] = record.get("test_blocks")
+        if "model" in known and "model" not in given:
+            refuse_lost_base(adapter, known["model"])
         return cls(adapter=adapter, **{**known, **given})
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-import shlex
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import yaml
 
 from hylorada import BaseInfo, InputError, field_problems, nearest
 from hylorada._names import SMOLLM2, TINY
+from hylorada._portable import located, portable_path
 
 from ._files import damaged, read_json, stored_study, write_atomically
 from ._job import CHECKPOINT, OWNER
@@ -24,6 +25,7 @@ from ._tracking_checks import unwritable
 
 RECORD = "export.json"
 _CARD = "README.md"
+_ADAPTER = "hylorada_config.json"
 _AT_LEAST = {"block_size": 2, "test_blocks": 1}
 
 
@@ -59,7 +61,10 @@ class _Winner:
 
 
 def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None) -> dict[str, Any]:
-    """Write the confirmed adapter of one arm, with its model card.
+    """Write the confirmed adapter of one arm, with its base's tokenizer and its model card.
+
+    What is written names no place of this machine: a base or text that is a local file or folder is named by its path
+    relative to the export.
 
     Args:
         folder: of a finished study.
@@ -74,29 +79,33 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
     Raises:
         InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
     """
-    from hylorada import save_adapter
+    from hylorada import load_tokenizer, save_adapter
 
     winner = _find(folder, arm, seed)
     if problem := _output_problem(output, winner.study.name):
         raise InputError(problem)
     adapter, base = _rebuilt(winner)
-    values = _record(winner)
+    tokenizer = load_tokenizer(winner.study.model)
+    values = _record(winner, output)
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(output / RECORD, json.dumps(values, indent=1))  # first: it tells whose what follows is
+    tokenizer.save_pretrained(output)
     save_adapter(adapter, base, output)
     write_atomically(output / _CARD, _card(winner, output))
     return values
 
 
 def read_export(adapter: Path) -> Mapping[str, Any]:
-    """What :func:`export_winner` noted in a folder; empty for an adapter that was saved otherwise.
+    """Return what :func:`export_winner` noted in a folder, its paths as they hold in the current working folder.
+
+    An adapter that was saved otherwise tells its base alone, or nothing.
 
     Raises:
         InputError: the file can't be read, or a field of it can't be used.
     """
     path = adapter / RECORD
     if not path.exists():
-        return {}
+        return _saved_base(adapter)
     values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
     known = {k: values[k] for k in _Recorded.__annotations__ if k in values}
     problems = field_problems(_Recorded, known) or [
@@ -104,7 +113,26 @@ def read_export(adapter: Path) -> Mapping[str, Any]:
     ]
     if problems:
         raise InputError([f"{path}: {p}" for p in problems])
-    return values
+    return {**values, **{k: located(values[k], adapter) for k in ("model", "data") if k in values}}
+
+
+def _saved_base(adapter: Path) -> Mapping[str, Any]:
+    """Whatever else is wrong with the file, loading the adapter will tell."""
+    try:
+        name = json.loads((adapter / _ADAPTER).read_bytes())["base"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {"model": located(name, adapter)} if isinstance(name, str) and name else {}
+
+
+def refuse_lost_base(adapter: Path, model: str) -> None:
+    """Refuse the base that an adapter names where it is a folder that isn't on this machine.
+
+    Raises:
+        InputError: naming the option by which to name another folder.
+    """
+    if os.path.isabs(model) and not os.path.isdir(model):
+        raise InputError(f"adapter {str(adapter)!r}: its base, the folder {model!r}, isn't here; name it with --model")
 
 
 def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
@@ -195,7 +223,12 @@ def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
     return adapter, base
 
 
-def _record(winner: _Winner) -> dict[str, Any]:
+def _portable(name: str, output: Path) -> str:
+    """A study's base or text as it may be published; studies hold local ones by their absolute paths."""
+    return portable_path(name, output) if os.path.isabs(name) else name
+
+
+def _record(winner: _Winner, output: Path) -> dict[str, Any]:
     """What it takes to evaluate the adapter as the study did, and what came out then."""
     study, provenance = winner.study, winner.results.provenance
     copied = ("model_fingerprint", "model_revision", "data_fingerprint", "test_blocks", "test_fingerprint")
@@ -206,8 +239,8 @@ def _record(winner: _Winner) -> dict[str, Any]:
         "run": winner.run.name,
         "seed": winner.run.number,
         "test_ppl": winner.ppl,
-        "model": study.model,
-        "data": study.data,
+        "model": _portable(study.model, output),
+        "data": _portable(study.data, output),
         "text_column": study.text_column,
         "document_separator": study.document_separator,
         "block_size": study.block_size,
@@ -219,11 +252,14 @@ def _record(winner: _Winner) -> dict[str, Any]:
 
 def _card(winner: _Winner, output: Path) -> str:
     study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
+    model = _portable(study.model, output)
+    place = ", a local folder by its path from here" if os.path.isabs(study.model) else ""
     sections = [
         _front_matter(winner),
         f"# {study.name}: {arm.arm}",
-        f"A HyLoRADA adapter of `{study.model}`, exported by `hylorada export` from a study: arm `{arm.arm}`, "
-        f"configuration of search trial `{arm.trial}`, confirm run `{run.name}` (paired seed {run.number}).",
+        f"A HyLoRADA adapter of `{without_folder(study.model)}`, exported by `hylorada export` from a study: "
+        f"arm `{arm.arm}`, configuration of search trial `{arm.trial}`, "
+        f"confirm run `{run.name}` (paired seed {run.number}).",
         "## Result",
         _perplexities(winner),
         "\n".join(f"- {_sentence(c)}" for c in winner.results.comparisons if arm.arm in (c.arm, c.reference)),
@@ -231,7 +267,7 @@ def _card(winner: _Winner, output: Path) -> str:
         "## Made with",
         _table(
             {
-                "base": f"`{study.model}`, {_base(winner)}, {study.dtype}",
+                "base": f"`{model}`{place}, {_base(winner)}, {study.dtype}",
                 "data": f"`{without_folder(study.data)}`, fingerprint `{provenance['data_fingerprint']}`",
                 "block size": f"{study.block_size} tokens",
                 "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} blocks, "
@@ -243,7 +279,7 @@ def _card(winner: _Winner, output: Path) -> str:
             }
         ),
         "## Load it",
-        _loading(winner, output),
+        _loading(winner, model),
         "## Configuration",
         "```json\n" + json.dumps(dict(run.adapter), indent=2) + "\n```",
     ]
@@ -294,12 +330,14 @@ def _versions(provenance: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in found.items()) + commit
 
 
-def _loading(winner: _Winner, output: Path) -> str:
-    model, config, folder = winner.study.model, winner.run.adapter, str(output)
+def _loading(winner: _Winner, model: str) -> str:
+    config = winner.run.adapter
     ours = [
         "from hylorada import HyLoRADAModel, load_base",
+        "from transformers import AutoTokenizer",
         "",
-        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), {folder!r}).eval()",
+        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), '.')",
+        "tokenizer = AutoTokenizer.from_pretrained('.')",
     ]
     if model in (TINY, SMOLLM2):  # from no hub
         stock = ["from hylorada import load_base", "from peft import PeftModel", "", f"base = load_base({model!r})"]
@@ -308,7 +346,7 @@ def _loading(winner: _Winner, output: Path) -> str:
         arguments = f"{model!r}" + (f", revision={revision!r}" if revision else "")
         stock = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", ""]
         stock += [f"base = AutoModelForCausalLM.from_pretrained({arguments})"]
-    stock += [f"model = PeftModel.from_pretrained(base, {folder!r}).eval()"]
+    stock += ["model = PeftModel.from_pretrained(base, '.')"]
     left_out = [
         part
         for part, there in (
@@ -320,10 +358,11 @@ def _loading(winner: _Winner, output: Path) -> str:
     note = f"it knows no {' and no '.join(left_out)}, so it computes the LoRA part alone" if left_out else ""
     return "\n\n".join(
         [
+            "In this folder:",
             _code(ours),
             f"or in stock PEFT{'; ' + note if note else ', which computes the same'}:",
             _code(stock),
-            f"`{shlex.join(['hylorada', 'evaluate', '--adapter', folder])}` measures the perplexity again.",
+            "`hylorada evaluate --adapter .` measures the perplexity again.",
         ]
     )
 

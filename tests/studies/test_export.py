@@ -175,7 +175,7 @@ def test_card_says_what_the_results_say(finished: FinishedStudy, results: Result
     assert "it knows no position bias and no landmarks" in card
     command = re.search(r"`hylorada (evaluate .*)` measures", card)
     assert command is not None
-    assert shlex.split(command[1]) == ["evaluate", "--adapter", str(exported)]
+    assert shlex.split(command[1]) == ["evaluate", "--adapter", "."]
     _, head, _ = card.split("---\n", 2)
     assert yaml.safe_load(head)["library_name"] == "peft"
 
@@ -197,7 +197,8 @@ def test_code_of_the_card_runs_and_gives_the_two_models(exported: Path, toy_mode
     lora = base(ids).logits[0, -1, :5].tolist()
     tail = "\nimport torch\nprint(model(input_ids=torch.arange(1, 25)[None]).logits[0, -1, :5].tolist())"
     for block, expected in zip(blocks, (whole, lora), strict=True):
-        run = subprocess.run([sys.executable, "-c", block + tail], capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", block + tail]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=exported)
         assert run.returncode == 0, run.stderr
         assert json.loads(run.stdout) == pytest.approx(expected, abs=1e-5)
     assert whole != pytest.approx(lora, abs=1e-5)
