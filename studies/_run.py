@@ -17,6 +17,7 @@ from ._faults import StudyStopped, as_stop
 from ._files import require_database, require_kinds
 from ._options import Options
 from ._study import Study
+from ._terminal import say
 
 if TYPE_CHECKING:
     from ._results import Results
@@ -67,7 +68,7 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
 
         material = devices.material = prepare(study, options, devices.join if options.address else None)
         for note in notes(study):
-            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"hylorada: note: {note}")
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         store.bind_inputs(material.inputs())
