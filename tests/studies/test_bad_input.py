@@ -434,7 +434,7 @@ def test_ui_without_a_store_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]])
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]])
 def test_wrong_options_exit_2_with_usage(cli: Cli, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli(*arguments)
