@@ -1,6 +1,7 @@
 """The arguments of the command line, and the help that teaches them."""
 
 import argparse
+import itertools
 import os
 import re
 import sys
@@ -62,18 +63,14 @@ def _refuse_unknown(
 
 def _unknown_option(words: Sequence[str], parser: argparse.ArgumentParser) -> str | None:
     """Return the first word that argparse would take for an option and the parser has none of."""
-    for word in words:
-        name = word.partition("=")[0]
-        if word == "--":
-            break
-        if name.startswith("-") and len(name) > 1 and " " not in name and not _is_number(word):
-            if name not in _options(parser):
-                return name
-    return None
+    options = itertools.takewhile(lambda word: word != "--", words)
+    names = [word.partition("=")[0] for word in options if word.startswith("-") and not _is_value(word)]
+    return next((name for name in names if name not in _options(parser)), None)
 
 
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None
+def _is_value(word: str) -> bool:
+    """Return whether argparse takes a word with a dash in front for a value."""
+    return word == "-" or " " in word.partition("=")[0] or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None
 
 
 def _options(parser: argparse.ArgumentParser) -> set[str]:

@@ -87,7 +87,7 @@ class Panel:
         rungs = self._store.study.rungs() if self._stage == "search" else ()
         columns = ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial")
         rows = tuple(self._arm_row(arm, rungs) for arm in self._store.study.arms)
-        return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows))
+        return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows), dense=True)
 
     def _arm_row(self, arm: str, rungs: tuple[int, ...]) -> tuple[str, ...]:
         records = [r for r in self._records() if r.arm == arm]

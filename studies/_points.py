@@ -78,7 +78,7 @@ def _fixed_and_searched(arm: Arm) -> list[str]:
 def notes(study: Study) -> list[str]:
     """What is legal and may not be what was meant."""
     found = [
-        f"{_outside(study, field, allowed, arms)}; only arms {', '.join(takers)} start from it"
+        f"{_outside(study, field, allowed, arms)}; it is used by {', '.join(takers)} alone"
         for field, allowed, arms in _dropped_defaults(study)
         if (takers := _takers(study, field))
     ]

@@ -25,6 +25,7 @@ from ._results import Results, gather, read_results
 from ._signals import on_end, restore
 from ._store import Store
 from ._study import Study
+from ._terminal import say
 from ._tracking import Tracker
 
 
@@ -64,9 +65,10 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
     artifacts = None if options.uri.startswith("http") else options.storage / "artifacts" / name
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     write_atomically(store.folder / OPEN, "")
-    tracker = Tracker(options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=say)
+    tracker = Tracker(
+        options.uri, name, artifacts=artifacts, study_id=study_id(store.folder), say=partial(say, console)
+    )
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:

@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
@@ -73,10 +73,11 @@ class Drawing:
 
     Args:
         sheet: to draw.
+        dense: whether a record is one paragraph, where lines are scarce.
     """
 
-    def __init__(self, sheet: Sheet) -> None:
-        self.sheet = sheet
+    def __init__(self, sheet: Sheet, *, dense: bool = False) -> None:
+        self.sheet, self._dense = sheet, dense
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._fitted(console, options)
@@ -86,17 +87,45 @@ class Drawing:
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> Table | Group:
         sheet = self.sheet.mapped(lambda cell: one_line(cell, console.encoding))
-        needed = [_narrowest(sheet, i) for i in sheet.used()]
-        fits = sum(needed) + _GAP * (len(needed) - 1) <= options.max_width
-        return _table(sheet) if fits else Group(*_records(sheet))
+        if widths := _widths(sheet, options.max_width):
+            return _table(sheet, widths)
+        return Group(*_records(sheet, dense=self._dense))
+
+
+def _widths(sheet: Sheet, available: int) -> list[int] | None:
+    """Return a width for each used column; None where they don't fit.
+
+    Rich would narrow its widest columns first, and cut numbers off at the edge.
+    """
+    used = sheet.used()
+    widths, whole = [_narrowest(sheet, i) for i in used], [_widest(sheet, i) for i in used]
+    spare = available - sum(widths) - _GAP * (len(used) - 1)
+    if spare < 0:
+        return None
+    while spare and (folded := [i for i in range(len(used)) if widths[i] < whole[i]]):
+        for i in folded[:spare]:
+            widths[i] += 1
+        spare -= len(folded[:spare])
+    return widths
 
 
 def _narrowest(sheet: Sheet, column: int) -> int:
     """Return how wide a column must at least be: numbers stay whole, names and words may be folded."""
-    longest = max((cell_len(word) for row in sheet.rows for word in row[column].split()), default=0)
-    if sheet.columns[column] in _NAMES:
-        return min(longest, _NAME_WIDTH)
-    return min(longest, _WORD_WIDTH) if _holds_words(sheet, column) else longest
+    title = sheet.columns[column]
+    longest = _longest(word for row in sheet.rows for word in row[column].split())
+    if title in _NAMES:
+        longest = min(longest, _NAME_WIDTH)
+    elif _holds_words(sheet, column):
+        longest = min(longest, _WORD_WIDTH)
+    return max(longest, min(_longest(title.split()), _NAME_WIDTH))
+
+
+def _widest(sheet: Sheet, column: int) -> int:
+    return _longest((sheet.columns[column], *(row[column] for row in sheet.rows)))
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
 def _holds_words(sheet: Sheet, column: int) -> bool:
@@ -107,27 +136,24 @@ def _style(sheet: Sheet, number: int) -> str:
     return "bold" if number in sheet.strong else "dim" if number in sheet.faint else ""
 
 
-def _table(sheet: Sheet) -> Table:
+def _table(sheet: Sheet, widths: Sequence[int]) -> Table:
     drawn = Table(box=None, pad_edge=False, caption=Text(sheet.caption) if sheet.caption else None)
     drawn.caption_justify = "left"
     used = sheet.used()
-    for i in used:
-        drawn.add_column(
-            Text(sheet.columns[i]),
-            justify="left" if _holds_words(sheet, i) else "right",
-            overflow="fold",
-            min_width=_narrowest(sheet, i),
-        )
+    for i, width in zip(used, widths, strict=True):
+        justify: JustifyMethod = "left" if _holds_words(sheet, i) else "right"
+        drawn.add_column(Text(sheet.columns[i]), justify=justify, overflow="fold", width=width)
     for number, row in enumerate(sheet.rows):
         drawn.add_row(*(Text(row[i]) for i in used), style=_style(sheet, number) or None)
     return drawn
 
 
-def _records(sheet: Sheet) -> Iterable[Text]:
-    """One record a row: its first cell, and below it a line for each of the others."""
+def _records(sheet: Sheet, *, dense: bool) -> Iterable[Text]:
+    """Return one record a row: its first cell, and the others with their titles."""
     first, *rest = sheet.used()
     for number, row in enumerate(sheet.rows):
-        lines = [row[first], *(f"  {sheet.columns[i]}: {row[i]}" for i in rest if row[i])]
-        yield Text("\n".join(lines), style=_style(sheet, number), overflow="fold")
+        cells = [f"{sheet.columns[i]}: {row[i]}" for i in rest if row[i]]
+        text = f"{row[first]}  {', '.join(cells)}" if dense else "\n  ".join([row[first], *cells])
+        yield Text(text, style=_style(sheet, number), overflow="fold")
     if sheet.caption:
         yield Text(sheet.caption, style="table.caption")
