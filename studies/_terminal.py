@@ -150,7 +150,7 @@ def _table(sheet: Sheet, widths: Sequence[int]) -> Table:
 
 def _records(sheet: Sheet, *, dense: bool) -> Iterable[Text]:
     """Return one record a row: its first cell, and the others with their titles."""
-    first, *rest = sheet.used()
+    first, *rest = sheet.used() or [0]  # none in a sheet without rows
     for number, row in enumerate(sheet.rows):
         cells = [f"{sheet.columns[i]}: {row[i]}" for i in rest if row[i]]
         text = f"{row[first]}  {', '.join(cells)}" if dense else "\n  ".join([row[first], *cells])

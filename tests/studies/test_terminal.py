@@ -83,6 +83,10 @@ def test_narrow_terminal_has_a_record_for_each_arm() -> None:
     ]
 
 
+def test_sheet_without_rows_is_its_caption() -> None:
+    assert _drawn(Sheet(("arm", "n"), (), caption="None yet."), 40) == ["None yet."]
+
+
 def test_columns_of_wide_names_are_in_line() -> None:
     header, wide, plain, *_ = _drawn(_SHEET, 120)
     ends = [cell_len(line[: line.index(word) + len(word)]) for line, word in ((wide, "53,831"), (plain, "1.234"))]
