@@ -4,7 +4,7 @@ import codecs
 import os
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -100,7 +100,7 @@ class ShownStream:
         self.raw.write(shown(text, self.raw.encoding))
         return len(text)
 
-    def writelines(self, lines: Iterator[str]) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         """Write each text in turn."""
         for line in lines:
             self.write(line)

@@ -59,7 +59,12 @@ def _search(store: Store, arm: str, hostile: str) -> None:
 def _confirm(store: Store, arm: str, loss: float) -> None:
     winner = store.best(arm)
     assert winner is not None
-    fields = {"params": winner.params, "adapter": winner.adapter, "training": winner.training, "winner": winner.name}
+    fields: dict[str, Any] = {
+        "params": winner.params,
+        "adapter": winner.adapter,
+        "training": winner.training,
+        "winner": winner.name,
+    }
     for number in range(2):
         record = Record(
             f"{winner.name}-confirm-{number:02d}", arm, "confirm", number, seed=number, data_seed=number, **fields

@@ -55,7 +55,7 @@ def _written(encoding: str, storage: Path, *arguments: str, monkeypatch: pytest.
         except SystemExit as error:
             code = int(str(error.code))
     out.flush()
-    return code, out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return code, out.buffer.getvalue().decode(encoding)
 
 
 @pytest.mark.parametrize("arguments", _COMMANDS, ids=lambda a: " ".join(map(ascii, a)))
@@ -132,7 +132,7 @@ def test_export_and_evaluate_in_other_encodings(
         patch.setattr(sys, "stdout", out)
         assert main(["evaluate", f"--adapter={target}", "--blocks=2"]) == 0
     out.flush()
-    assert r"\u5b66" in out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    assert r"\u5b66" in out.buffer.getvalue().decode(encoding)
 
 
 def test_names_in_html_are_text(tmp_path: Path) -> None:

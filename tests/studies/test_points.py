@@ -60,7 +60,7 @@ def _set(*assignments: str) -> Study:
                 "defaults.boundary_warmup=0.9",
                 "arms.learnable.space.boundary_init=fixed",
             ],
-            "boundary_warmup 1",
+            "boundary_warmup 0.9",
             "0.1 .. 0.7 of arm learnable",
         ),
     ],
