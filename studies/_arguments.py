@@ -1,11 +1,16 @@
 """The arguments of the command line, and the help that teaches them."""
 
 import argparse
+import itertools
 import os
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from hylorada import nearest
 
 _EPILOG = """\
 examples:
@@ -15,22 +20,65 @@ examples:
   hylorada show learnable_bucketing                             the whole study as YAML, to edit and run with --config
   hylorada report learnable_bucketing --json                    what it found
 
-Running the same command again resumes; nothing finished is run twice.
+Options are written out: --trials, not --tri. Running the same command again resumes; nothing finished is run twice.
 exit codes: 0 done, 2 bad input, 3 a trial crashed or no arm finished, 130 interrupted with state saved
 """
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read a command line; ``command`` names the subcommand. Help and what argparse refuses end the process."""
-    parser = _make_parser()
-    args = parser.parse_args(arguments)
+    parser, commands = _make_parser()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        parser.print_help()
+        parser.exit(2)
+    _refuse_unknown(words, parser, commands)
+    args = parser.parse_args(words)
     for name, value in vars(args).items():
         if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
             parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
     return args
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _refuse_unknown(
+    words: Sequence[str], parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+) -> None:
+    """Refuse an unknown command or option with the nearest name, before argparse names what is missing beside it.
+
+    An abbreviated option is unknown too: another version may have a second option that begins so.
+    """
+    place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    if unknown := _unknown_option(words[:place], parser):
+        misplaced = any(unknown in _options(command) for command in commands.values())
+        hint = "write it after the command" if misplaced else nearest(unknown, _options(parser))
+        parser.error(f"unrecognized arguments: {unknown}; {hint}")
+    if place == len(words):
+        return
+    if (name := words[place]) not in commands:
+        parser.error(f"unknown command {name!r}; {nearest(name, commands)}")
+    command = commands[name]
+    if unknown := _unknown_option(words[place + 1 :], command):
+        command.error(f"unrecognized arguments: {unknown}; {nearest(unknown, _options(command))}")
+
+
+def _unknown_option(words: Sequence[str], parser: argparse.ArgumentParser) -> str | None:
+    """Return the first word that argparse would take for an option and the parser has none of."""
+    options = itertools.takewhile(lambda word: word != "--", words)
+    names = [word.partition("=")[0] for word in options if word.startswith("-") and not _is_value(word)]
+    return next((name for name in names if name not in _options(parser)), None)
+
+
+def _is_value(word: str) -> bool:
+    """Return whether argparse takes a word with a dash in front for a value."""
+    return word == "-" or " " in word.partition("=")[0] or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """Return the parser and, by name, those of its commands."""
     parser = argparse.ArgumentParser(
         prog="hylorada",
         description="Does learning where position buckets lie make HyLoRADA adapters better, on your model and text?",
@@ -54,7 +102,7 @@ def _make_parser() -> argparse.ArgumentParser:
     ui.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; default: %(default)s (this machine only)"
     )
-    return parser
+    return parser, commands.choices
 
 
 def _add_simple(commands: Any, name: str, text: str, *, json_output: bool = False) -> Any:

@@ -56,6 +56,7 @@ def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
             if isinstance(values.get(name), str):
                 values[name] = anywhere(values[name], folder=name == "model")
         study = Study.from_dict(values)
+        problems += _new_start_problems(study, args.storage)
     except InputError as error:
         problems = [*(problems if values else []), *error.problems]
     if problems and options is not None:
@@ -65,6 +66,19 @@ def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
     if problems:
         raise InputError(problems)
     return study
+
+
+def _new_start_problems(study: Any, storage: Path) -> list[str]:
+    """Return the problems with start values but for those of the stored study, which was once begun with them."""
+    from ._points import start_problems
+    from ._study import Study
+
+    problems = start_problems(study)
+    folder = study_folder(storage, study.name) if problems else None
+    if folder is None:
+        return problems
+    accepted = start_problems(Study.from_dict(stored_study(folder / "study.json")))
+    return [problem for problem in problems if problem not in accepted]
 
 
 def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import Timeout
 from rich.console import Console
@@ -22,11 +22,13 @@ from ._address import heed_environment, shown
 from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
-from ._faults import StudyStopped, is_storage_error
+from ._faults import StudyStopped, is_storage_error, uncoloured
 from ._files import stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
 from ._provenance import command_line
+from ._shown import guarded_streams, reads_back, silence
+from ._terminal import Terminal, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    return run(parse(arguments))
+    with guarded_streams():
+        return run(parse(arguments))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,9 +47,8 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    _replace_closed_streams()
     prepare_environment()
-    console = _Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    console = Terminal(stderr=True)
     try:
         if args.command in ("run", "extend", "status", "ui"):
             args.tracking_uri = heed_environment(args.tracking_uri)
@@ -60,38 +62,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"hylorada: {error}", file=sys.stderr)
         return 3
     except BrokenPipeError:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return 0
     except OSError as error:
         if not is_storage_error(error) or error.filename is not None:
             raise
-        _silence(sys.stdout)
+        silence(sys.stdout)
         print(f"hylorada: the output can't be written: {error.strerror}", file=sys.stderr)
         return 3
     return code
-
-
-def _replace_closed_streams() -> None:
-    """Read and write nothing where the shell has closed a stream (``>&-``); the lowest free number is that stream's."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
-
-
-def _silence(stream: TextIO) -> None:
-    """Let go of what is still to be written to a stream that takes no more: Python would try again at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-class _Console(Console):
-    """Raises for results that nobody reads on, where rich exits with 1; a study goes on without its progress."""
-
-    def on_broken_pipe(self) -> None:
-        if not self.stderr:
-            raise BrokenPipeError
-        _silence(sys.stderr)
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -136,7 +115,7 @@ def _run_study(study: Any, options: Options, args: argparse.Namespace, console: 
         print(f"hylorada: {error}\nthe study stopped; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
     except Exception:
-        traceback.print_exc()
+        print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
         print(f"hylorada: the study broke off; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
     folder = options.study_folder(study.name)
@@ -146,7 +125,7 @@ def _run_study(study: Any, options: Options, args: argparse.Namespace, console: 
             print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
         sys.stdout.flush()
     except BrokenPipeError:  # what has failed is told all the same
-        _silence(sys.stdout)
+        silence(sys.stdout)
     crashed = _tell_failures(folder)
     return 3 if crashed or not results.arms else 0
 
@@ -166,30 +145,27 @@ def _tell_failures(folder: Path) -> bool:
     return bool(found)
 
 
-def _stdout() -> Console:
-    """For results; off a terminal as wide as a table needs."""
-    return _Console(width=None if sys.stdout.isatty() else 120)
+def _print_json(values: Any, **options: Any) -> None:
+    """Print JSON of ASCII alone, without the one control character that ``json`` leaves raw."""
+    print(json.dumps(values, **options).replace("\x7f", "\\u007f"))
 
 
 def _print_results(results: Any, as_json: bool) -> None:
     from ._report import table, verdict_lines
 
     if as_json:
-        print(json.dumps(results.to_dict(), indent=1))
+        _print_json(results.to_dict(), indent=1)
         return
-    out = _stdout()
-    out.print(table(results))
-    for line in verdict_lines(results):
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
-    for note in results.notes:
-        out.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    Terminal().print(table(results))
+    for line in (*verdict_lines(results), *(f"note: {note}" for note in results.notes)):
+        print(line)
 
 
 def _list(args: argparse.Namespace, _console: Console) -> int:
     known = {name: module.DESCRIPTION for name, module in definitions().items()}
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
-        print(json.dumps({"definitions": known, "studies": run}))
+        _print_json({"definitions": known, "studies": run})
         return 0
     print("definitions:")
     for name, description in known.items():
@@ -204,7 +180,11 @@ def _show(args: argparse.Namespace, _console: Console) -> int:
     from ._yaml import to_yaml
 
     values = checked_study(args).to_dict()
-    print(json.dumps(values, indent=1) if args.json else to_yaml(values), end="")
+    if args.json:
+        _print_json(values, indent=1)
+        return 0
+    text = to_yaml(values)
+    print(text if reads_back(text, sys.stdout.encoding) else to_yaml(values, escaped=True), end="")
     return 0
 
 
@@ -261,10 +241,9 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
-        print(json.dumps([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1))
+        _print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
         return 0
-    out = _stdout()
-    out.print(trial_table(records, study))
+    Terminal().print(trial_table(records, study))
     planned = sum(planned_trials(study, records, arm) for arm in study.arms)
     for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
         ended = sum(r.state != "running" for r in counting(records, stage))
@@ -307,7 +286,7 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in values.items()}
-        print(json.dumps(finite, allow_nan=False))  # JSON has no NaN, which a tenth without tokens gives
+        _print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
     else:
         what = f"{request.model} with {request.adapter}" if request.adapter else request.model
         print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
@@ -323,7 +302,7 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
 
     found = export_winner(_open_finished(args), args.output, arm=args.arm, seed=args.seed)
     if args.json:
-        print(json.dumps({**found, "output": str(args.output)}, indent=1))
+        _print_json({**found, "output": str(args.output)}, indent=1)
     else:
         print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
     return 0
@@ -340,13 +319,13 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
     if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
         raise InputError(f"json {args.json!r}: its folder does not exist")
-    bench = run_bench(plan, lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
+    bench = run_bench(plan, lambda line: say(console, line))
     if args.json == "-":
-        print(json.dumps(bench.to_dict()))
+        _print_json(bench.to_dict())
         return 0
     if args.json is not None:
         Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))
-    print_bench(bench, _stdout())
+    print_bench(bench, Terminal())
     return 0
 
 

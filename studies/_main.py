@@ -4,6 +4,7 @@ import gc
 import sys
 
 from ._arguments import parse
+from ._shown import guard_streams
 from ._signals import ignore_ends, interrupt, on_end
 
 
@@ -14,6 +15,7 @@ def main() -> int:
         The exit code.
     """
     on_end(interrupt)  # here and later: saved, told, cleaned up
+    guard_streams()
     args = parse()
     try:
         from ._cli import run

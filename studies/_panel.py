@@ -2,17 +2,20 @@
 
 import time
 from collections import Counter
+from contextlib import ExitStack
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel as Box
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from ._records import Record, counting
+from ._sheets import Sheet
+from ._shown import guarded_streams, one_line
 from ._store import Store
+from ._terminal import Drawing, say
 
 
 class Panel:
@@ -26,6 +29,7 @@ class Panel:
     def __init__(self, store: Store, console: Console) -> None:
         self._store, self._console = store, console
         self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        self._guard = ExitStack()
         self._began = time.monotonic()
         self._stage = ""
         self._total = 0
@@ -33,16 +37,18 @@ class Panel:
 
     def __enter__(self) -> Self:
         if self._live:
-            self._live.start()
+            self._live.start()  # sends what others print through the console, control sequences included
+            self._guard.enter_context(guarded_streams())
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._guard.close()
         if self._live:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """What stays on the screen."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print a text that stays on the screen."""
+        say(self._console, text)
 
     def begin(self, stage: str, total: int) -> None:
         """Start to count a stage of ``total`` trials."""
@@ -53,7 +59,8 @@ class Panel:
     def update(self) -> None:
         """Draw the present state."""
         if self._live:
-            self._live.update(Box(self._content(), title=f"{self._store.study.name}: {self._stage}", expand=False))
+            title = one_line(f"{self._store.study.name}: {self._stage}", self._console.encoding)
+            self._live.update(Box(self._content(), title=Text(title), expand=False))
 
     def _records(self) -> list[Record]:
         return counting(self._store.records, self._stage) if self._stage else []
@@ -76,18 +83,13 @@ class Panel:
             return ""
         return f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
 
-    def _arms(self) -> Table:
-        table = Table(box=None, pad_edge=False)
-        for title in ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial"):
-            table.add_column(title, justify="left" if title in ("arm", "trial") else "right")
+    def _arms(self) -> Drawing:
         rungs = self._store.study.rungs() if self._stage == "search" else ()
-        for rung in rungs:
-            table.add_column(f"rung {rung}", justify="right")
-        for arm in self._store.study.arms:
-            table.add_row(*self._arm_row(arm, rungs))
-        return table
+        columns = ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial")
+        rows = tuple(self._arm_row(arm, rungs) for arm in self._store.study.arms)
+        return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows), dense=True)
 
-    def _arm_row(self, arm: str, rungs: tuple[int, ...]) -> list[str]:
+    def _arm_row(self, arm: str, rungs: tuple[int, ...]) -> tuple[str, ...]:
         records = [r for r in self._records() if r.arm == arm]
         count = Counter(r.state for r in records)
         finite = [r for r in records if r.state in ("running", "complete") and r.nll is not None]
@@ -95,4 +97,4 @@ class Panel:
         reached = [str(sum(r.step >= rung for r in records)) for rung in rungs]
         shown = f"{best.reports[-1].metrics['eval/ppl']:.3f}" if best else ""
         states = [count["running"], count["complete"], count["pruned"], count["failed"] + count["diverged"]]
-        return [arm, *map(str, states), shown, best.name if best else "", *reached]
+        return (arm, *map(str, states), shown, best.name if best else "", *reached)

@@ -1,13 +1,25 @@
 """What can be said of all points of a study before the first is trained."""
 
+from collections.abc import Callable, Mapping
+
 from hylorada import HyLoRADAConfig
 
-from ._study import Study
+from ._study import Arm, Study
 
 _BUCKET_FIELDS = (
     *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),
     *("num_buckets", "bucket_spacing"),
 )
+_STRUCTURE = (*_BUCKET_FIELDS, "position_bias")
+_MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {  # of a field that not every adapter uses: whose does
+    "position_bias_buckets": lambda c: c.position_bias,
+    **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
+    **dict.fromkeys(("share_landmarks", "replication_noncausal_pooling"), lambda c: c.has_landmarks),
+    **dict.fromkeys(("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets),
+    "bucket_spacing": lambda c: c.has_buckets and not c.learns_boundaries,
+    **dict.fromkeys(("temperature", "boundary_lr_scale", "boundary_init"), lambda c: c.learns_boundaries),
+    **dict.fromkeys(("boundary_warmup", "boundary_diversity", "boundary_repulsion"), lambda c: c.learns_boundaries),
+}
 
 
 def target_modules(study: Study) -> set[str]:
@@ -17,10 +29,61 @@ def target_modules(study: Study) -> set[str]:
     }
 
 
+def start_problems(study: Study) -> list[str]:
+    """Return a problem for each value given for a searched field that no trial would ever have.
+
+    Library defaults are left open: nobody has asked for them.
+    """
+    problems = [
+        f"{_outside(study, field, allowed, arms)}; the search starts from the defaults, so change one of the two"
+        for field, allowed, arms in _dropped_defaults(study)
+        if not _takers(study, field)
+    ]
+    for name, arm in study.arms.items():
+        problems += [
+            f"arms.{name}: {field} is both fixed (config: {arm.config[field]!r}) and searched (space: "
+            f"{arm.space.parameters[field].values}); remove one of the two"
+            for field in _fixed_and_searched(arm)
+        ]
+    return problems
+
+
+def _outside(study: Study, field: str, allowed: str, arms: list[str]) -> str:
+    where = f"arm {arms[0]}" if len(arms) == 1 else f"arms {', '.join(arms)}"
+    return f"defaults.{field} {study.defaults[field]!r} is outside the searched range {allowed} of {where}"
+
+
+def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
+    """Return each default that lies outside a searched range, the range and the arms that search it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, arm in study.arms.items():
+        for field, allowed in arm.space.outside(study.defaults).items():
+            found.setdefault((field, str(allowed)), []).append(name)
+    return [(*key, arms) for key, arms in found.items()]
+
+
+def _takers(study: Study, field: str) -> list[str]:
+    """Return the arms in whose trials a default makes a difference."""
+    matters = _MATTERS.get(field, lambda _: True)
+    open_arms = [n for n, arm in study.arms.items() if field not in arm.space.parameters and field not in arm.config]
+    return [name for name in open_arms if any(map(matters, _configs(study, name, _STRUCTURE)))]
+
+
+def _fixed_and_searched(arm: Arm) -> list[str]:
+    """Return the fields of both; not a decided ``landmark_bucketing: auto``, which becomes a part of the config."""
+    both = [field for field in arm.config if field in arm.space.parameters]
+    return [f for f in both if f != "landmark_bucketing" or not arm.space.parameters[f].values.contains(arm.config[f])]
+
+
 def notes(study: Study) -> list[str]:
     """What is legal and may not be what was meant."""
-    found = []
+    found = [
+        f"{_outside(study, field, allowed, arms)}; it is used by {', '.join(takers)} alone"
+        for field, allowed, arms in _dropped_defaults(study)
+        if (takers := _takers(study, field))
+    ]
     for arm in study.arms:
+        found += _inactive_starts(study, arm)
         worst = max(_configs(study, arm, _BUCKET_FIELDS), key=_empty_log_buckets)
         if empty := _empty_log_buckets(worst):
             found.append(
@@ -28,6 +91,18 @@ def notes(study: Study) -> list[str]:
                 f"{study.block_size}; from {4 * worst.num_buckets} positions on each holds one"
             )
     return found
+
+
+def _inactive_starts(study: Study, arm: str) -> list[str]:
+    """Return a note for each default of a parameter that is not searched in the arm's first trial."""
+    space = study.arms[arm].space
+    active = space.first({**study.defaults, **study.start(arm)})
+    return [
+        f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not search it; it is searched "
+        f"when {parameter.when[0]} is {parameter.when[1]!r}"
+        for field, parameter in space.parameters.items()
+        if field in study.defaults and parameter.when is not None and field not in active
+    ]
 
 
 def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADAConfig]:

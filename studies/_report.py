@@ -1,14 +1,13 @@
 """What a study found, to be read: tables for the terminal and one HTML file that holds everything."""
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from . import _plots
 from ._files import write_atomically
@@ -21,23 +20,24 @@ from ._sheets import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
-    rich_table,
     searched_sheet,
     trials_sheet,
     winning_sheet,
 )
+from ._shown import shown
 from ._study import Study
+from ._terminal import Drawing
 
 _MANY = 40  # rows above which a table starts folded
 
 
-def table(results: Results) -> Table:
-    """The table of arms for the terminal.
+def table(results: Results) -> Drawing:
+    """Return the table of arms for the terminal.
 
     Args:
         results: of the study, from :func:`studies._results.gather`.
     """
-    return rich_table(arms_sheet(results))
+    return Drawing(arms_sheet(results))
 
 
 def verdict_lines(results: Results) -> list[str]:
@@ -45,9 +45,9 @@ def verdict_lines(results: Results) -> list[str]:
     return re.split(r"(?<=[.;]) ", results.verdict)
 
 
-def trial_table(records: Mapping[str, Record], study: Study) -> Table:
-    """Every search trial with what it searched, for the terminal; the best of each arm is bold."""
-    return rich_table(searched_sheet(records, study))
+def trial_table(records: Mapping[str, Record], study: Study) -> Drawing:
+    """Return a table of every search trial with what it searched; the best of each arm is bold."""
+    return Drawing(searched_sheet(records, study))
 
 
 def write_html(results: Results, records: Mapping[str, Record], study: Study, path: Path) -> None:
@@ -75,19 +75,24 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
     write_atomically(path, _page(results.study, "\n".join(body)))
 
 
+def _escape(text: str) -> str:
+    """Return a text as HTML shows it; XML allows no control characters, and UTF-8 no lone surrogates."""
+    return html.escape(shown(text))
+
+
 def _html(sheet: Sheet) -> str:
     if not sheet.rows:
         return ""
     used = sheet.used()
     kinds = ["w" if sheet.columns[i] in WORDS else "n" for i in used]
-    titles = [escape(sheet.columns[i]).replace("_", "_<wbr/>") for i in used]
+    titles = [_escape(sheet.columns[i]).replace("_", "_<wbr/>") for i in used]
     head = "".join(f'<th class="{k}">{title}</th>' for title, k in zip(titles, kinds, strict=True))
     rows = []
     for number, row in enumerate(sheet.rows):
         style = "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
-        cells = "".join(f'<td class="{k}">{escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True))
+        cells = "".join(f'<td class="{k}">{_escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True))
         rows.append(f'<tr class="{style}">{cells}</tr>')
-    caption = f"<caption>{escape(sheet.caption)}</caption>" if sheet.caption else ""
+    caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
     body = "\n".join(rows)
     return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
 
@@ -96,16 +101,16 @@ def _folded(title: str, sheet: Sheet) -> str:
     if not sheet.rows:
         return ""
     opened = ' open="open"' if len(sheet.rows) <= _MANY else ""
-    return f"<details{opened}><summary>{escape(title)} ({len(sheet.rows)})</summary>{_html(sheet)}</details>"
+    return f"<details{opened}><summary>{_escape(title)} ({len(sheet.rows)})</summary>{_html(sheet)}</details>"
 
 
 def _section(title: str, *parts: str) -> str:
     inside = "\n".join(p for p in parts if p) or '<p class="none">Nothing to show yet.</p>'
-    return f"<section><h2>{escape(title)}</h2>\n{inside}</section>"
+    return f"<section><h2>{_escape(title)}</h2>\n{inside}</section>"
 
 
 def _figure(svg: str | None, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
+    return f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
 
 
 def _forest(results: Results, colors: Mapping[str, str]) -> str:
@@ -166,16 +171,16 @@ def _head(results: Results, study: Study) -> str:
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
         f"up to {study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
     )
-    notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
+    notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
-    title = escape(results.study)
-    verdict = " ".join(f"<span>{escape(line)}</span>" for line in verdict_lines(results))
-    opening = f'<h1>{title}</h1><p class="what">{escape(what)}</p>'
+    title = _escape(results.study)
+    verdict = " ".join(f"<span>{_escape(line)}</span>" for line in verdict_lines(results))
+    opening = f'<h1>{title}</h1><p class="what">{_escape(what)}</p>'
     return f'<header>{opening}<p class="verdict">{verdict}</p>{listed}</header>'
 
 
 def _provenance(provenance: Mapping[str, Any]) -> str:
-    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in _flat(provenance))
+    rows = "".join(f"<dt>{_escape(k)}</dt><dd>{_escape(v)}</dd>" for k, v in _flat(provenance))
     return f"<dl>{rows}</dl>" if rows else ""
 
 
@@ -192,7 +197,7 @@ def _page(title: str, body: str) -> str:
     light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _plots.THEME.items()) for i in (0, 1))
     theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"/><title>{escape(title)}</title>
+<html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
 <style>

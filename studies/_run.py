@@ -20,6 +20,7 @@ from ._limits import check_limits
 from ._options import Options
 from ._paths import broken_link
 from ._study import Study
+from ._terminal import say
 
 if TYPE_CHECKING:
     from ._results import Results
@@ -77,11 +78,11 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         material = devices.material = prepare(study, options, devices.join if options.address else None)
         study = material.settled(study)
         for line in (*(() if options.quiet else material.text_notes), *(f"note: {note}" for note in notes(study))):
-            console.print(f"hylorada: {line}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"hylorada: {line}")
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
         for note in store.notes:
-            console.print(f"hylorada: note: {note}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"hylorada: note: {note}")
         store.bind_inputs(material.inputs())
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables

@@ -1,10 +1,7 @@
 """The tables of a report as plain cells, before they are drawn in the terminal or in HTML."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ._plots import last, value_text
 from ._records import Record, best_record, confirms, records_of
@@ -13,8 +10,6 @@ from ._statistics import Comparison
 from ._study import Study
 
 WORDS = {"arm", "comparison", "effect", "parameter", "reason", "searched", "searched over", "state", "trial"}
-_NAMES = {"arm", "trial"}  # what a row is looked up by
-_NAME_WIDTH = 14
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -39,6 +34,11 @@ class Sheet:
     def used(self) -> list[int]:
         """Columns with anything in them."""
         return [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+
+    def mapped(self, change: Callable[[str], str]) -> "Sheet":
+        """Return the sheet with every title and cell changed."""
+        rows = tuple(tuple(map(change, row)) for row in self.rows)
+        return replace(self, columns=tuple(map(change, self.columns)), rows=rows)
 
 
 def best_trials(records: Mapping[str, Record], study: Study, confirmed: Sequence[ArmResult]) -> dict[str, Record]:
@@ -161,23 +161,3 @@ def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     rows = [(*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items())) for r in found]
     strong = frozenset(i for i, r in enumerate(found) if r is best.get(r.arm))
     return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)
-
-
-def rich_table(sheet: Sheet) -> Table:
-    """Drawn for the terminal."""
-    drawn = Table(box=None, pad_edge=False, caption=sheet.caption or None, caption_justify="left")
-    used = sheet.used()
-    for i in used:
-        title = sheet.columns[i]
-        whole = max((word for row in sheet.rows for word in row[i].split()), key=len, default="")
-        drawn.add_column(
-            Text(title),
-            justify="left" if title in WORDS else "right",
-            overflow="fold",
-            # in a narrow terminal numbers stay whole, intervals break at their spaces, words give way, names last
-            min_width=min(len(whole), _NAME_WIDTH) if title in _NAMES else None if title in WORDS else len(whole),
-        )
-    for number, row in enumerate(sheet.rows):
-        style = "bold" if number in sheet.strong else "dim" if number in sheet.faint else None
-        drawn.add_row(*(Text(row[i]) for i in used), style=style)  # Text: a name may look like markup
-    return drawn

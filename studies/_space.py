@@ -181,6 +181,11 @@ class Space:
         """A whole point: the defaults, and where one is outside, a value of the space."""
         return self._whole(self._inside(defaults))
 
+    def outside(self, values: Mapping[str, Any]) -> dict[str, Range | Choice]:
+        """Return the searched parameters of which a value is given that they never take; a constant is not searched."""
+        searched = {name: p.values for name, p in self.parameters.items() if name in values and p.values.size != 1}
+        return {name: allowed for name, allowed in searched.items() if not allowed.contains(values[name])}
+
     def _inside(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
         known = {n: p.values for n, p in self.parameters.items() if n in defaults}
         return {name: _plain(defaults[name]) for name, values in known.items() if values.contains(defaults[name])}

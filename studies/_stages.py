@@ -23,6 +23,7 @@ from ._results import Results, gather, read_results, write_results
 from ._signals import on_end, restore
 from ._store import Store
 from ._study import Study
+from ._terminal import say
 from ._tracking import Tracker
 
 _BASE = "base"  # owner of the checksum of base.json
@@ -63,10 +64,10 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
 def carry_out(devices: Devices, store: Store, options: Options, console: Console) -> Results:
     """Run with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     write_atomically(store.folder / OPEN, "")
     with _one_at_a_time(options):
-        tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=say)
+        told = partial(say, console)
+        tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=told)
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:

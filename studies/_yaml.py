@@ -66,9 +66,14 @@ def parse_yaml(text: str) -> Any:
         loader.dispose()
 
 
-def to_yaml(values: Any) -> str:
-    """A YAML text that :func:`parse_yaml` reads as the same values."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+def to_yaml(values: Any, *, escaped: bool = False) -> str:
+    """Return a YAML text that :func:`parse_yaml` reads as the same values.
+
+    Args:
+        values: plain ones.
+        escaped: whether to write all that isn't ASCII as escapes.
+    """
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=not escaped)
 
 
 def reason(error: yaml.YAMLError) -> str:

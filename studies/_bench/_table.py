@@ -2,8 +2,9 @@
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from .._sheets import Sheet
+from .._terminal import Drawing, say
 from ._designs import LORA
 from ._result import Bench, Row
 
@@ -17,42 +18,35 @@ def print_bench(bench: Bench, out: Console) -> None:
     head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
     lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
     _print(out, lines)
-    for table in (_table(bench), _design_table(bench)):
-        if table.row_count:
-            out.print(table)
+    for sheet in (_sheet(bench), _design_sheet(bench)):
+        if sheet.rows:
+            out.print(Drawing(sheet))
     _print(out, [*_details(bench), *(f"note: {n}" for n in bench.notes)])
 
 
 def _print(out: Console, lines: list[str]) -> None:
     for line in lines:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(out, line)
 
 
-def _table(bench: Bench) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("median of repeats")
+def _sheet(bench: Bench) -> Sheet:
     titles = ("trial-steps/s", "tokens/s", "of matmul", "peak memory", "vs plain", "vs processes", "loss vs solo")
-    for title in titles:
-        table.add_column(title, justify="right")
-    for row in bench.rows:
-        if row.design == LORA:
-            table.add_row(row.name, *_cells(bench, row))
-    return table
+    rows = tuple((row.name, *_cells(bench, row)) for row in bench.rows if row.design == LORA)
+    return Sheet(("median of repeats", *titles), rows)
 
 
-def _design_table(bench: Bench) -> Table:
-    table = Table(box=None, pad_edge=False)
+def _design_sheet(bench: Bench) -> Sheet:
     rows = bench.design_rows
-    table.add_column(f"designs, {rows[0].name}" if rows else "")
-    for title in ("parameters", "step time", "middle half of repeats", "peak memory"):
-        table.add_column(title, justify="right")
-    for row in rows:
-        found = bench.figures(row)
-        parameters = f"{row.parameters:,}" if row.design == LORA else f"+{found['added_parameters']:,}"
-        low, high = np.quantile(bench.step_time_ratios(row), (0.25, 0.75))
-        spread = f"{low:.3f} - {high:.3f}"
-        table.add_row(row.design, parameters, f"{found['step_time_ratio']:.3f}x", spread, _peak(row))
-    return table
+    titles = ("parameters", "step time", "middle half of repeats", "peak memory")
+    head = f"designs, {rows[0].name}" if rows else ""
+    return Sheet((head, *titles), tuple((row.design, *_design_cells(bench, row)) for row in rows))
+
+
+def _design_cells(bench: Bench, row: Row) -> tuple[str, ...]:
+    found = bench.figures(row)
+    parameters = f"{row.parameters:,}" if row.design == LORA else f"+{found['added_parameters']:,}"
+    low, high = np.quantile(bench.step_time_ratios(row), (0.25, 0.75))
+    return parameters, f"{found['step_time_ratio']:.3f}x", f"{low:.3f} - {high:.3f}", _peak(row)
 
 
 def _cells(bench: Bench, row: Row) -> list[str]:

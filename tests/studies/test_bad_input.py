@@ -347,6 +347,29 @@ def test_run_keeps_a_good_override_beside_a_bad_one(refused: Refused) -> None:
     ]
 
 
+def test_run_refuses_a_start_outside_the_searched_range(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("defaults: {learning_rate: 0.5}\narms: {fixed: {config: {num_buckets: 8}}}")
+    for arguments in (["--config=study.yaml"], ["--config=study.yaml", "--name=other"]):
+        start, both = refused(*arguments)
+        assert start.startswith("defaults.learning_rate 0.5 is outside the searched range 0.0005 .. 0.02 (log) of arms")
+        assert both.startswith("arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32)")
+
+
+def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Path) -> None:
+    """Earlier versions took it: the same command resumes, and what is new is refused all the same."""
+    defaults = STUDY["defaults"] | {"learning_rate": 0.5}
+    folder = tmp_path / "runs" / "studies" / "old"
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(json.dumps(STUDY | {"name": "old", "defaults": defaults}))
+    same = ("show", "learnable_bucketing", "--name=old", "--storage=runs", "--set=defaults.learning_rate=0.5")
+    for arguments in (same, ("show", "old", "--storage=runs"), ("status", "old", "--storage=runs")):
+        assert cli(*arguments).code == 0
+    (problem,) = cli(*same, "--set=defaults.temperature=2").problems
+    assert problem.startswith(
+        "defaults.temperature 2 is outside the searched range 0.001 .. 0.1 (log) of arm learnable"
+    )
+
+
 # --- commands that only read -----------------------------------------------------------------------------------------
 
 
@@ -435,7 +458,7 @@ def test_ui_without_a_store_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]])
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]])
 def test_wrong_options_exit_2_with_usage(cli: Cli, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli(*arguments)

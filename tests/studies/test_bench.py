@@ -154,7 +154,7 @@ def test_designs_stand_in_a_table_of_their_own(designs: Bench) -> None:
     lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
     assert [line[0] for line in lines[2:4]] == ["pack of 1", "pack of 2"]
     assert lines[4:] == [
-        ["designs, pack of 2", "parameters", "step time", "middle half of repeats", "peak memory"],
+        ["designs, pack of 2", "parameters", "step time", "middle half of repeats"],
         ["LoRA", "1,000", "1.000x", "1.000 - 1.000"],
         ["DoRA", "+1,300", "2.000x", "1.500 - 2.250"],
     ]

@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from studies._job import Report
 from studies._records import Record
@@ -18,6 +17,7 @@ from studies._report import table, trial_table, write_html
 from studies._results import ArmResult, Results
 from studies._statistics import Comparison
 from studies._study import Study
+from studies._terminal import Drawing
 
 ODD = 'a<b> & "Ärm" $x_$'
 SPACE = {
@@ -92,7 +92,7 @@ def three_arms() -> Results:
     return results([arm_result(a) for a in ("baseline", "fixed", "learnable")], changes, base_ppl=31.2704)
 
 
-def printed(drawn: Table) -> str:
+def printed(drawn: Drawing) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(drawn)
     return console.export_text()
@@ -114,10 +114,7 @@ def svg_texts(root: ET.Element) -> list[str]:
 
 def test_table_has_a_change_column_for_each_reference_in_order_of_arms() -> None:
     drawn = table(three_arms())
-    assert [str(c.header) for c in drawn.columns][3:5] == [
-        "vs baseline [95 %]",
-        "vs fixed [95 %]",
-    ]
+    assert drawn.sheet.columns[3:5] == ("vs baseline [95 %]", "vs fixed [95 %]")
     rows = [re.split(r"\s{2,}", line.strip()) for line in printed(drawn).splitlines()]
     assert rows[1] == ["base alone", "31.270", "0"]
     assert rows[2] == ["baseline", "14.020", "14.020", "-", "12,576", "4.2"]
@@ -165,7 +162,7 @@ def test_trial_table_lists_state_reason_and_searched_values() -> None:
 
 
 def test_trial_table_leaves_confirm_runs_out() -> None:
-    assert trial_table(named(record("fixed", 0, [15.0], stage="confirm")), study()).row_count == 0
+    assert trial_table(named(record("fixed", 0, [15.0], stage="confirm")), study()).sheet.rows == ()
 
 
 def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
