@@ -17,6 +17,7 @@ from ._files import read_json, write_atomically, write_json
 from ._job import Job
 from ._options import Options
 from ._panel import Panel
+from ._paths import database_path
 from ._records import OPEN
 from ._report import write_html
 from ._results import Results, gather, read_results, write_results
@@ -84,11 +85,8 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
 
 def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
     """Let one process make MLflow's tables: two that begin at once on a new database get in each other's way."""
-    database = options.storage / "mlflow.db"
-    if options.tracking_uri is not None:
-        database = Path(options.tracking_uri.removeprefix("sqlite:///").partition("?")[0])
-    elsewhere = not options.uri.startswith("sqlite:///") or not database.parent.is_dir()
-    return nullcontext() if elsewhere else FileLock(f"{database}.lock")
+    database = database_path(options.uri)
+    return FileLock(f"{database}.lock") if database and database.parent.is_dir() else nullcontext()
 
 
 def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
