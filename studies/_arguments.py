@@ -98,8 +98,9 @@ def _add_study_options(parser: Any) -> None:
     )
     parser.add_argument("--text-column", help="column of a table; default: found by itself")
     parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm")
-    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in each search")
+    parser.add_argument("--searches", type=int, metavar="R", help="independent searches; 2 or more speak of the method")
+    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in each search")
     parser.add_argument("--seed", type=int, help="of the whole study")
 
 
@@ -111,10 +112,11 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_extend(commands: Any) -> None:
-    text = "go on with a study that has been run: more search trials, more paired seeds"
+    text = "enlarge a study that has been run: more searches, more trials in each, more paired seeds"
     parser = _add_simple(commands, "extend", text, json_output=True)
     parser.add_argument("study", help="name of a study that has been run")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in all")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm and search, in all")
+    parser.add_argument("--searches", type=int, metavar="R", help="independent searches, in all")
     parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in all")
     _add_place(parser)
 

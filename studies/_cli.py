@@ -97,12 +97,13 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _extend(args: argparse.Namespace, console: Console) -> int:
-    from ._study import Study
+    from ._study import GROWING, Study
 
     stored = stored_study(_open(args) / "study.json")
-    asked = {name: getattr(args, name) for name in ("trials", "seeds") if getattr(args, name) is not None}
+    asked = {name: getattr(args, name) for name in GROWING if getattr(args, name) is not None}
     if not asked:
-        counts = f"--trials (now {stored['trials']}) or --seeds (now {stored['seeds']})"
+        *some, last = [f"--{name} (now {stored[name]})" for name in GROWING]
+        counts = f"{', '.join(some)} or {last}"
         raise InputError(f"extend {args.study!r} by what? give {counts}")
     return _run_study(Study.from_dict({**stored, **asked}), _options(args), args, console)
 
@@ -246,10 +247,11 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from ._records import OPEN, counting, planned_trials
+    from ._records import OPEN, planned_trials
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
+    from ._winners import counting, wanted_runs
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -263,10 +265,12 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         return 0
     out = _stdout()
     out.print(trial_table(records, study))
-    planned = sum(planned_trials(study, records, arm) for arm in study.arms)
-    for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
-        ended = sum(r.state != "running" for r in counting(records, stage))
-        print(f"{stage}: {ended} of {wanted} ended")
+    planned = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
+    for stage in ("search", "select", "confirm"):
+        wanted = planned if stage == "search" else wanted_runs(study, stage)
+        ended = sum(r.state != "running" for r in counting(study, records, stage))
+        if wanted:
+            print(f"{stage}: {ended} of {wanted} ended")
     if unfinished and not _at_work(folder):
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")

@@ -227,7 +227,7 @@ class Engine:
         if test is not None:
             metrics |= {f"test/{k}": v for k, v in test.metrics().items()}
             block_nll = str(folder / BLOCK_NLL)
-            write_atomically(folder / BLOCK_NLL, _array_file(test.block_nll))
+            write_atomically(folder / BLOCK_NLL, _array_file(test.block_bins))
         report = Report(
             **_described(seat),
             step=seat.step,

@@ -21,6 +21,17 @@ from ._typed import typed
 
 Value = TypeVar("Value")
 
+_BEFORE_SEARCHES = {  # how studies were run before they had these fields
+    "common": {"space": {}},
+    "matched": False,
+    "searches": 1,
+    "finalists": 1,
+    "selection_seeds": 1,
+    "profile": [1.0],
+    "margin": 0.5,
+    "looks": 1,
+    "spread_test": False,
+}
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
 
 
@@ -105,7 +116,7 @@ def stored_study(path: Path) -> Mapping[str, Any]:
     with reading(path):
         for name, kind in kinds.items():
             typed(kind, values[name], name)
-    return values
+    return values if "searches" in values else {**_BEFORE_SEARCHES, **values}
 
 
 def require_database(path: Path) -> None:

@@ -131,7 +131,8 @@ def _blocks(problems: list[str], study: Study, options: Options, text: Any, toke
             )
         elif found is not None:
             limit = limits[split]
-            blocks[split] = found.head(min(limit, found.num_blocks) if limit else None)
+            take = found.spread if split == "test" and study.spread_test else found.head
+            blocks[split] = take(min(limit, found.num_blocks) if limit else None)
     return blocks
 
 

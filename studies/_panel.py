@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ._records import Record, counting
+from ._records import Record
 from ._store import Store
+from ._winners import counting
 
 
 class Panel:
@@ -56,7 +57,7 @@ class Panel:
             self._live.update(Box(self._content(), title=f"{self._store.study.name}: {self._stage}", expand=False))
 
     def _records(self) -> list[Record]:
-        return counting(self._store.records, self._stage) if self._stage else []
+        return counting(self._store.study, self._store.records, self._stage) if self._stage else []
 
     def _ended(self) -> int:
         return sum(r.state != "running" for r in self._records())

@@ -7,7 +7,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -178,11 +178,13 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
 
 
 def _run_label(run: Record) -> str:
-    return f"seed {run.number}" if run.stage == "confirm" else run.name
+    if run.stage != "confirm":
+        return run.name
+    return f"search {run.search}, seed {run.number}" if run.search or run.block is not None else f"seed {run.number}"
 
 
 @_styled()
-def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
     values = _finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
@@ -195,7 +197,7 @@ def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -
             axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
         of_arm = [r for r in trials if r.arm == arm]
         for trial in of_arm:
-            _draw_curve(axes, trial, colors[arm], trial is best.get(arm), min(0.8, max(0.25, 16 / len(of_arm))))
+            _draw_curve(axes, trial, colors[arm], trial.name in best, min(0.8, max(0.25, 16 / len(of_arm))))
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -223,13 +225,13 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
 
 
 @_styled()
-def parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
     values = _finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
     spaces: dict[str, list[Parameter]] = {}
-    for arm in study.arms.values():
-        for name, declared in arm.space.parameters.items():
+    for arm in study.arms:
+        for name, declared in study.space(arm).parameters.items():
             spaces.setdefault(name, []).append(declared)
     names = [n for n in spaces if n in drawn]
     if not values or not names:
@@ -251,7 +253,7 @@ def _draw_parameter(
     name: str,
     declared: Sequence[Range | Choice],
     study: Study,
-    best: Mapping[str, Record],
+    best: Collection[str],
 ) -> None:
     places = _scale_parameter(axes, [r.params[name] for r in trials], declared)
     colors, arms = arm_colors(study.arms), list(dict.fromkeys(r.arm for r in trials))
@@ -264,7 +266,7 @@ def _draw_parameter(
         if trial.state == "diverged":
             look |= {"color": _BAD, "transform": axes.get_xaxis_transform()}
             axes.plot([x], [0.97], "x", ms=6, mew=1.5, **look)
-        elif y is not None and trial is best.get(trial.arm):
+        elif y is not None and trial.name in best:
             axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
         elif y is not None:
             faded = trial.state != "complete"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from . import _plots
 from ._files import write_atomically
-from ._records import Record, confirms, records_of
+from ._records import Record, records_of
 from ._results import Results
 from ._sheets import (
     WORDS,
@@ -27,6 +27,7 @@ from ._sheets import (
     winning_sheet,
 )
 from ._study import Study
+from ._winners import winners
 
 _MANY = 40  # rows above which a table starts folded
 
@@ -59,16 +60,16 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         study: the study.
         path: of the file; a reader sees the old file or the new one.
     """
-    best = best_trials(records, study, results.arms)
+    best = best_trials(records, study)
     colors = _plots.arm_colors(study.arms)
     search = [r for arm in study.arms for r in records_of(records, "search", arm)]
     body = [
         _head(results, study),
         _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
-        *(_boundaries(arm, records, study, best, colors[arm]) for arm in study.arms),
+        *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
-        _section("Winning configurations", _html(winning_sheet(results, study, best))),
-        _section("Confirm runs", _html(confirm_sheet(records, study, best))),
+        _section("Winning configurations", _html(winning_sheet(study, records))),
+        _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
         _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
         _section("Provenance", _provenance(results.provenance)),
     ]
@@ -116,10 +117,11 @@ def _forest(results: Results, colors: Mapping[str, str]) -> str:
     return _figure(_plots.forest(results.comparisons, colors), caption)
 
 
-def _boundaries(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record], color: str) -> str:
-    """Only for an arm that learns them: its confirm runs, or before these its best trial."""
-    runs = [r for r in records_of(records, "confirm", arm) if r.reports and confirms(r, best.get(arm))]
-    runs = runs or [best[arm]] if arm in best else runs
+def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> str:
+    """Only for an arm that learns them: its confirm runs, or before these the trials that have won."""
+    found = [w for (_, name), w in winners(study, records).items() if name == arm]
+    runs = [r for w in found for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
+    runs = runs or [w.record for w in found]
     shifts = _plots.boundary_shifts(runs, study.block_size, color)
     if shifts is None:
         return ""
@@ -141,7 +143,7 @@ def _moved(runs: Sequence[Record]) -> str:
     return f"A boundary moved by {distance.mean():.2f} tokens on average and by {distance.max():.2f} at most."
 
 
-def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
     counts = []
     for arm in study.arms:
         states = [r.state for r in trials if r.arm == arm]
@@ -153,7 +155,7 @@ def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) 
     return _figure(_plots.curves(trials, study, best), caption)
 
 
-def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
     caption = (
         "What was searched against the last validation PPL, arms in the colours above. Filled: complete; hollow: "
         "pruned (fewer steps, so not to be compared with complete ones); diamonds: each arm's best; crosses: diverged."

@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from hylorada import InputError, derive_seed
 
+from ._common import common_values
 from ._files import append_line, read_json, require_database, stored_study, study_lock, write_atomically
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._records import (
@@ -27,15 +28,17 @@ from ._records import (
     check_kinds,
     is_finite,
     lost_trials,
+    optuna_name,
     planned_trials,
     read_block_nll,
     read_id,
     read_records,
     records_of,
     sound_database,
+    trial_name,
 )
 from ._sampler import make_sampler
-from ._study import Study
+from ._study import GROWING, Study
 
 _LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
 _OPTUNA_STATES = {
@@ -69,7 +72,7 @@ class Store:
             raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
         self.records: dict[str, Record] = {}
         self._storage: optuna.storages.RDBStorage | None = None
-        self._optuna: dict[str, optuna.Study] = {}
+        self._optuna: dict[tuple[str, int], optuna.Study] = {}  # by arm and search
         try:
             self._open()
         except BaseException:
@@ -85,7 +88,8 @@ class Store:
             self._storage = optuna.storages.RDBStorage(
                 f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}}
             )
-            self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
+            places = [(arm, search) for search in range(self.study.searches) for arm in self.study.arms]
+            self._optuna = {place: self._open_optuna(*place) for place in places}
             if lost := self._lost():
                 raise InputError(lost)
             write_atomically(self.folder / "study.json", json.dumps(self.study.to_dict(), indent=1))
@@ -101,22 +105,25 @@ class Store:
             self._storage.engine.dispose()
         self._lock.release()
 
-    def of(self, stage: str, arm: str) -> list[Record]:
-        """The records of one stage and arm, by number."""
-        return records_of(self.records, stage, arm)
+    def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:
+        """The records of one stage and arm, by search and number."""
+        return records_of(self.records, stage, arm, search)
 
-    def planned(self, arm: str) -> int:
-        """How many trials the arm's search has in the end."""
-        return planned_trials(self.study, self.records, arm)
+    def planned(self, arm: str, search: int = 0) -> int:
+        """How many trials one search of the arm has in the end."""
+        return planned_trials(self.study, self.records, arm, search)
 
-    def propose(self, arm: str) -> Record:
-        """Ask the arm's Optuna study for its next trial and write it down."""
-        study = self._optuna[arm]
+    def propose(self, arm: str, search: int = 0) -> Record:
+        """Ask the arm's Optuna study of a search for its next trial and write it down."""
+        study = self._optuna[arm, search]
         number = sum(t.state != TrialState.WAITING for t in study.get_trials(deepcopy=False))
-        if number == 0:
-            study.enqueue_trial(self.study.start(arm), skip_if_exists=True)
-        study.sampler = self._sampler(arm, number)
-        return self._sampled(arm, study.ask())
+        given = self.study.start(arm) if number == 0 else {}
+        if self.study.blocks:  # every arm of the block gets these; its sampler proposes the rest
+            given |= self.study.labels(arm, common_values(self.study, search, number))
+        if given:
+            study.enqueue_trial(given, skip_if_exists=True)
+        study.sampler = self._sampler(arm, search, number)
+        return self._sampled(arm, search, study.ask())
 
     def add(self, record: Record) -> None:
         """Write a new record down."""
@@ -220,26 +227,31 @@ class Store:
             if record.state == "complete" and record.reports[-1].block_nll:
                 read_block_nll(self.folder, record)
 
-    def _open_optuna(self, arm: str) -> optuna.Study:
-        return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
+    def _open_optuna(self, arm: str, search: int) -> optuna.Study:
+        return optuna.create_study(
+            storage=self._storage, study_name=optuna_name(arm, search), direction="minimize", load_if_exists=True
+        )
 
-    def _sampler(self, arm: str, number: int) -> BaseSampler:
+    def _sampler(self, arm: str, search: int, number: int) -> BaseSampler:
         study = self.study
-        return make_sampler(study.seed, arm, number, trials=study.trials, points=study.arms[arm].space.size())
+        points = None if study.blocks else study.space(arm).size()
+        return make_sampler(study.seed, optuna_name(arm, search), number, trials=study.trials, points=points)
 
-    def _sampled(self, arm: str, trial: optuna.Trial) -> Record:
-        params = self.study.arms[arm].space.sample(trial)
+    def _sampled(self, arm: str, search: int, trial: optuna.Trial) -> Record:
+        params = self.study.space(arm).sample(trial)
         adapter, training = self.study.configs(arm, params)
         record = Record(
-            name=f"{arm}-{trial.number:04d}",
+            name=trial_name(arm, search, trial.number),
             arm=arm,
             stage="search",
             number=trial.number,
             params=params,
             adapter=adapter.to_dict(),
             training=training.to_dict(),
-            seed=derive_seed(self.study.seed, arm, trial.number),
-            data_seed=derive_seed(self.study.seed, "data"),
+            seed=trial_seed(self.study, arm, search, trial.number),
+            data_seed=derive_seed(self.study.seed, "data", *([search] if search else [])),
+            search=search,
+            block=trial.number if self.study.blocks else None,
         )
         self.add(record)
         return record
@@ -247,21 +259,21 @@ class Store:
     def _lost(self) -> list[str]:
         """Files that must have been there: without them a search would start anew, or repeat itself."""
         problems, ended = [], {}
-        for arm, study in self._optuna.items():
+        for (arm, search), study in self._optuna.items():
             trials = study.get_trials(deepcopy=False)
-            ended[arm] = {t.number for t in trials if t.state.is_finished()}
-            if unknown := sorted({r.number for r in self.of("search", arm)} - {t.number for t in trials}):
+            ended[optuna_name(arm, search)] = {t.number for t in trials if t.state.is_finished()}
+            if unknown := sorted({r.number for r in self.of("search", arm, search)} - {t.number for t in trials}):
                 problems.append(f"{self.folder / 'optuna.db'} has lost trials of arm {arm!r}: {unknown}; put it back")
         return problems + lost_trials(self.folder, ended, self.records)
 
     def _reconcile(self) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
-        for arm, study in self._optuna.items():
+        for (arm, search), study in self._optuna.items():
             for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                record = self.records.get(f"{arm}-{frozen.number:04d}")
+                record = self.records.get(trial_name(arm, search, frozen.number))
                 if record is None:  # asked, but not yet written down
-                    study.sampler = self._sampler(arm, frozen.number)
-                    self._sampled(arm, optuna.Trial(study, frozen._trial_id))
+                    study.sampler = self._sampler(arm, search, frozen.number)
+                    self._sampled(arm, search, optuna.Trial(study, frozen._trial_id))
                     continue
                 for report in record.reports:
                     self._report_to_optuna(record, report)
@@ -269,14 +281,14 @@ class Store:
                     self._tell_optuna(record)
 
     def _drop_checkpoint(self, record: Record) -> None:
-        """An ended search trial is not gone on with; of a confirm run the checkpoint is the adapter."""
-        if record.stage == "search":
+        """Delete the checkpoint of an ended trial, which nothing resumes; that of a confirm run is the adapter."""
+        if record.stage != "confirm":
             (self.trial_folder(record.name) / CHECKPOINT).unlink(missing_ok=True)
 
     def _report_to_optuna(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
         if record.stage == "search" and nll is not None:
-            study = self._optuna[record.arm]
+            study = self._optuna[record.arm, record.search]
             frozen = study.get_trials(deepcopy=False)[record.number]
             if not frozen.state.is_finished() and report.step not in frozen.intermediate_values:
                 optuna.Trial(study, frozen._trial_id).report(nll, report.step)
@@ -285,11 +297,18 @@ class Store:
         if record.stage == "search":
             state = _OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None
-            self._optuna[record.arm].tell(record.number, value, state=state, skip_if_finished=True)
+            self._optuna[record.arm, record.search].tell(record.number, value, state=state, skip_if_finished=True)
 
     def _write_record(self, record: Record) -> None:
         values = {k: v for k, v in asdict(record).items() if k != "reports"}
         write_atomically(self.trial_folder(record.name) / "trial.json", json.dumps(values, indent=1))
+
+
+def trial_seed(study: Study, arm: str, search: int, number: int) -> int:
+    """Return the seed of a search trial's adapter; the arms of a matched block share theirs."""
+    if study.blocks:
+        return derive_seed(study.seed, "block", search, number)
+    return derive_seed(study.seed, *([search] if search else []), arm, number)
 
 
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
@@ -301,7 +320,7 @@ def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
         for key in sorted(then.keys() | now.keys())
-        if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
+        if key not in (*GROWING, "subject", "margin") and (key in then, then.get(key)) != (key in now, now.get(key))
     ]
 
 
@@ -313,7 +332,7 @@ def _fewer(before: Mapping[str, Any], study: Study) -> list[str]:
     """What is asked for less than a stored study has."""
     return [
         f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
-        for key, now in (("trials", study.trials), ("seeds", study.seeds))
+        for key, now in ((key, getattr(study, key)) for key in GROWING)
         if now < before.get(key, 0)
     ]
 
