@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ._records import NUM_BINS, Record, read_block_bins
+from ._study import Study
+from ._winners import winners
 from .analysis import comparison as method
 from .analysis.comparison import percent
 from .analysis.decision import parameters_per_percent
@@ -16,9 +19,6 @@ from .analysis.looks import level_per_look
 from .analysis.positions import by_position
 from .analysis.power import needed
 from .analysis.profile import ArmProfile, depends_on_rate, own_best
-from ._records import NUM_BINS, Record, read_block_bins
-from ._study import Study
-from ._winners import winners
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[tuple[int, str], Sequence[Record]]
@@ -129,10 +129,9 @@ class Losses:
 
     def __init__(self, study: Study, records: Mapping[str, Record], folder: Path) -> None:
         self.study = study
-        self.runs = {
-            place: [r for r in w.runs(records, "confirm") if r.state == "complete"]
-            for place, w in winners(study, records).items()
-        }
+        every = {place: w.runs(records, "confirm") for place, w in winners(study, records).items()}
+        self.runs = {place: [r for r in runs if r.state == "complete"] for place, runs in every.items()}
+        self._diverged = {(*place, r.factor) for place, runs in every.items() for r in runs if r.state == "diverged"}
         found = [r for runs in self.runs.values() for r in runs]
         self._bins = {r.name: read_block_bins(folder, r) for r in found}
         self.has_bins = bool(self._bins) and all(b.ndim == 2 for b in self._bins.values())
@@ -150,9 +149,7 @@ class Losses:
 
     def kept(self, arm: str) -> list[Record]:
         """Return the arm's paired runs at the winning learning rate, by search and seed."""
-        return [
-            r for s in range(self.study.searches) for r in self._at(s, arm, 1.0) if r.number in self.seeds(s)
-        ]
+        return [r for s in range(self.study.searches) for r in self._at(s, arm, 1.0) if r.number in self.seeds(s)]
 
     def bins(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
         """Return [S, N, 10] (or [S, N, 1] of earlier versions) loss sums of an arm's runs on these seeds."""
@@ -163,6 +160,18 @@ class Losses:
     def blocks(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
         """Return [S, N] loss sums by block."""
         return np.asarray(self.bins(arm, search, factor, seeds).sum(axis=2))
+
+    def names(self) -> list[str]:
+        """Return the names of all paired runs at the winning learning rates."""
+        return [r.name for arm in self.study.arms for r in self.kept(arm)]
+
+    def tokens(self) -> int:
+        """Return how many test tokens a run predicts."""
+        return next((len(b) * (self.study.block_size - 1) for b in self._bins.values()), 0)
+
+    def diverged(self, search: int, arm: str, factor: float) -> bool:
+        """Return whether a run of an arm diverged at a factor."""
+        return (search, arm, factor) in self._diverged
 
     def nll(self, record: Record) -> float:
         """Return a run's test NLL per token."""
@@ -214,7 +223,9 @@ def _own_best(losses: Losses, arm: str, reference: str):  # type: ignore[no-unty
     tokens = study.block_size - 1
     profiles = [
         ArmProfile(
-            a, tuple(np.stack([losses.blocks(a, s, f, seeds) for f in factors], axis=1) / tokens for s, seeds in places), rates
+            a,
+            tuple(np.stack([losses.blocks(a, s, f, seeds) for f in factors], axis=1) / tokens for s, seeds in places),
+            rates,
         )
         for a in (arm, reference)
     ]
@@ -253,9 +264,7 @@ def _comparison(losses, c, own, best, parameters) -> Comparison:  # type: ignore
         depends_on_rate=own is not None and depends_on_rate(c, own, best.gap),
         positions=_positions(losses, c.arm, c.reference, c.level),
         parameters_per_percent=parameters_per_percent(extra, c.change, c.decision),
-        needed=Needed(
-            WANTED_EFFECT, plan.searches, plan.seeds, plan.blocks, plan.smallest_visible, plan.reachable
-        ),
+        needed=Needed(WANTED_EFFECT, plan.searches, plan.seeds, plan.blocks, plan.smallest_visible, plan.reachable),
     )
 
 

@@ -13,12 +13,12 @@ import yaml
 from hylorada import BaseInfo, InputError, field_problems, nearest
 from hylorada._names import SMOLLM2, TINY
 
+from ._compare import Comparison
 from ._files import read_json, stored_study, write_atomically
 from ._job import CHECKPOINT
 from ._paths import without_folder
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
-from ._statistics import Comparison
 from ._study import Study
 from ._tracking import unwritable
 

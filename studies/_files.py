@@ -29,7 +29,7 @@ _BEFORE_SEARCHES = {  # how studies were run before they had these fields
     "selection_seeds": 1,
     "profile": [1.0],
     "margin": 0.5,
-    "looks": 1,
+    "looks": [],
     "spread_test": False,
 }
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long

@@ -18,10 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from ._compare import Comparison
 from ._records import Record
 from ._space import Choice, Parameter, Range
-from ._statistics import SCALE, Comparison
 from ._study import Study
+from .analysis.decision import SCALE
 
 THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
     "paper": ("#fdfdfc", "#17191c"),

@@ -6,14 +6,26 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from ._compare import Change, Comparison
 from ._plots import last, value_text
 from ._records import Record, records_of
 from ._results import ArmResult, Results
-from ._statistics import Comparison
 from ._study import Study
 from ._winners import counting, winners
 
-WORDS = {"arm", "comparison", "effect", "parameter", "reason", "searched", "searched over", "stage", "state", "trial"}
+WORDS = {
+    "arm",
+    "comparison",
+    "effect",
+    "outcome",
+    "parameter",
+    "reason",
+    "searched",
+    "searched over",
+    "stage",
+    "state",
+    "trial",
+}
 _NAMES = {"arm", "trial"}  # what a row is looked up by
 _NAME_WIDTH = 14
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
@@ -80,30 +92,72 @@ def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tup
 
 
 def _arms_caption(results: Results) -> str:
-    seeds = max((len(a.seeds) for a in results.arms), default=0)
-    if not seeds:
+    if not results.arms:
         return "No arm has finished the confirm stage."
-    noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
-    return f"test PPL: mean over seeds; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
+    first = next(iter(results.comparisons), None)
+    runs = max(len(a.ppl_by_seed) for a in results.arms)
+    searches = first.searches if first else 1
+    noise = "1 paired seed, so intervals hold no seed noise" if runs == 1 else f"{runs} paired runs"
+    if searches > 1:
+        noise = f"{searches} searches, {noise}"
+    return f"test PPL: mean over runs; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
 
 
 def comparisons_sheet(results: Results) -> Sheet:
-    """One row a comparison, with every seed."""
+    """One row a comparison, with every search or seed."""
     rows = [
         (
             f"{c.arm} vs {c.reference}",
             _change(c),
+            c.outcome,
             f"{c.median:+z.2f}",
-            ", ".join(f"{x:+z.2f}" for x in c.by_seed),
+            ", ".join(f"{x:+z.2f}" for x in (c.by_search if c.searches > 1 else c.by_seed)),
+            "" if c.replicate_sd is None else f"{c.replicate_sd:.2f}",
+            _range(c.hodges_lehmann),
+            _range(c.own_best),
             f"{c.p_value:.2g}",
             f"{c.p_holm:.2g}",
             f"{c.smallest_visible:.2f}",
+            "" if c.parameters_per_percent is None else f"{c.parameters_per_percent:,.0f}",
             c.decision,
         )
         for c in results.comparisons
     ]
-    titles = ("change [95 % interval]", "median, %", "each seed, %", "p", "Holm p", "smallest visible, %")
-    return Sheet(("comparison", *titles, "effect"), tuple(rows))
+    several = any(c.searches > 1 for c in results.comparisons)
+    each = "each search, %" if several else "each seed, %"
+    titles = ("change [interval]", "outcome", "median, %", each, "SD, %", "Hodges-Lehmann", "at own best rate")
+    last_titles = ("p", "Holm p", "smallest visible, %", "parameters per 1 %")
+    return Sheet(("comparison", *titles, *last_titles, "effect"), tuple(rows))
+
+
+def _range(c: Change | None) -> str:
+    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
+
+
+def rates_sheet(results: Results) -> Sheet:
+    """One row a comparison, one column a factor of the learning rate: the matched change there."""
+    factors = list(dict.fromkeys(r.factor for c in results.comparisons for r in c.profile))
+    rows = []
+    for c in results.comparisons:
+        found = {r.factor: r.change for r in c.profile}
+        rows.append((f"{c.arm} vs {c.reference}", *(_range(found.get(f)) for f in factors)))
+    return Sheet(("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ())
+
+
+def positions_sheet(results: Results) -> Sheet:
+    """One row a comparison: LIM-PPL and each tenth of the positions."""
+    names = list(dict.fromkeys(n for c in results.comparisons for n in c.positions))
+    rows = []
+    for c in results.comparisons:
+        cells = [c.positions.get(n) for n in names]
+        rows.append((f"{c.arm} vs {c.reference}", *(_marked(x) for x in cells)))
+    caption = "Change in %; * better or worse after Holm's adjustment within the row." if names else ""
+    titles = ["LIM-PPL" if n == "lim_ppl" else f"tenth {int(n.rpartition('_')[2]) + 1}" for n in names]
+    return Sheet(("comparison", *titles), tuple(rows) if names else (), caption=caption)
+
+
+def _marked(c: Change | None) -> str:
+    return "" if c is None else _range(c) + (" *" if c.outcome in ("better", "worse") else "")
 
 
 def winning_sheet(study: Study, records: Mapping[str, Record]) -> Sheet:

@@ -77,7 +77,8 @@ class Study:
         seeds: paired seeds of the confirm stage, for each search.
         seed: of the whole study.
         margin: differences in PPL within this many % count as no difference that matters.
-        looks: how often the test split may be read in all; each look has its own level.
+        looks: numbers of replicates (searches, or seeds of a single search) at which the test split may be read.
+            All share the 5 %, so each has a lower level; empty declares none beyond the first.
         spread_test: whether test blocks are taken evenly over the split instead of from its start.
         defaults: adapter and training fields that all arms share.
         arms: by name.
@@ -107,7 +108,7 @@ class Study:
     seeds: int = 5
     seed: int = 0
     margin: float = 0.5
-    looks: int = 1
+    looks: tuple[int, ...] = ()
     spread_test: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict)
     arms: Mapping[str, Arm] = field(default_factory=dict)
@@ -197,6 +198,7 @@ class Study:
         plain = {
             "common": {"space": self.common.to_dict()},
             "profile": list(self.profile),
+            "looks": list(self.looks),
             "defaults": dict(self.defaults),
             "arms": arms,
             "comparisons": [list(p) for p in self.comparisons],
@@ -237,7 +239,7 @@ class Study:
         problems += found
         arms, found = _parse_arms(declared, shared, wrong_defaults, common)
         problems += found
-        problems += _profile_problems(values.get("profile", [1.0]))
+        problems += _profile_problems(values.get("profile", [1.0])) + _look_problems(values.get("looks", []))
         pairs = values.get("comparisons", ())
         problems += _comparison_problems(pairs, declared)
         if problems:
@@ -245,6 +247,7 @@ class Study:
         parsed = {
             "common": common,
             "profile": tuple(float(f) for f in values.get("profile", [1.0])),
+            "looks": tuple(values.get("looks", ())),
             "defaults": defaults,
             "arms": arms,
             "comparisons": tuple((a, b) for a, b in pairs),
@@ -297,7 +300,6 @@ class _Plain:
     seeds: int
     seed: int
     margin: float
-    looks: int
     spread_test: bool
 
 
@@ -316,10 +318,9 @@ _AT_LEAST = {
     "seeds": 1,
     "seed": 0,
     "margin": 0.0,
-    "looks": 1,
 }
-_AT_MOST = {"trials": 10**6, "searches": 100, "finalists": 100, "selection_seeds": 100, "seeds": 10**4, "looks": 20}
-_AT_MOST_FACTORS = 9
+_AT_MOST = {"trials": 10**6, "searches": 100, "finalists": 100, "selection_seeds": 100, "seeds": 10**4}
+_AT_MOST_FACTORS, _AT_MOST_LOOKS = 9, 10
 _DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -412,6 +413,15 @@ def _profile_problems(factors: Any) -> list[str]:
         return [f"profile must be a list of positive factors of the learning rate, got {factors!r}"]
     if 1 not in numbers or len(set(numbers)) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
         return [f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"]
+    return []
+
+
+def _look_problems(looks: Any) -> list[str]:
+    whole = _is_list(looks) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks)
+    if not whole or sorted(set(looks)) != list(looks) or len(looks) > _AT_MOST_LOOKS:
+        return [
+            f"looks must be ascending numbers of replicates from 2, at most {_AT_MOST_LOOKS} of them, got {looks!r}"
+        ]
     return []
 
 

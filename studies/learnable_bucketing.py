@@ -33,7 +33,7 @@ STUDY: dict[str, Any] = {
     "seeds": 2,
     "seed": 0,
     "margin": 0.5,
-    "looks": 3,
+    "looks": [],
     "spread_test": True,
     "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 48, "batch_size": 2},
     "arms": {
