@@ -12,13 +12,12 @@ from ._records import NUM_BINS, Record, read_block_bins
 from ._study import Study
 from ._winners import winners
 from .analysis import comparison as method
-from .analysis.comparison import percent
 from .analysis.decision import parameters_per_percent
 from .analysis.differences import Differences, paired
 from .analysis.looks import level_per_look
 from .analysis.positions import by_position
 from .analysis.power import needed
-from .analysis.profile import ArmProfile, depends_on_rate, own_best
+from .analysis.profile import ArmProfile, OwnBest, depends_on_rate, own_best
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[tuple[int, str], Sequence[Record]]
@@ -209,7 +208,7 @@ def _differences(losses: Losses, arm: str, reference: str, factor: float) -> Dif
     return paired(arm, reference, ours, theirs, losses.study.block_size - 1)
 
 
-def _own_best(losses: Losses, arm: str, reference: str):  # type: ignore[no-untyped-def]
+def _own_best(losses: Losses, arm: str, reference: str) -> OwnBest | None:
     study = losses.study
     factors = sorted(study.factors)
     places = []
@@ -219,20 +218,27 @@ def _own_best(losses: Losses, arm: str, reference: str):  # type: ignore[no-unty
             places.append((s, sorted(seeds)))
     if not places:
         return None
-    rates = tuple(np.log(np.asarray(factors)) for _ in places)  # the winning rate itself is the same for both
-    tokens = study.block_size - 1
-    profiles = [
-        ArmProfile(
-            a,
-            tuple(np.stack([losses.blocks(a, s, f, seeds) for f in factors], axis=1) / tokens for s, seeds in places),
-            rates,
-        )
+    rates = tuple(np.log(np.asarray(factors)) for _ in places)  # relative to the winning rate, equal for both arms
+    ours, theirs = (
+        ArmProfile(a, tuple(_at_factors(losses, a, s, factors, seeds) for s, seeds in places), rates)
         for a in (arm, reference)
-    ]
-    return own_best(profiles[0], profiles[1], factors.index(1.0))
+    )
+    return own_best(ours, theirs, factors.index(1.0))
 
 
-def _comparison(losses, c, own, best, parameters) -> Comparison:  # type: ignore[no-untyped-def]
+def _at_factors(losses: Losses, arm: str, search: int, factors: Sequence[float], seeds: Sequence[int]) -> Floats:
+    """Return [S, P, N] losses per token of an arm's runs at each factor of the learning rate."""
+    found = [losses.blocks(arm, search, f, seeds) for f in factors]
+    return np.stack(found, axis=1) / (losses.study.block_size - 1)
+
+
+def _comparison(
+    losses: Losses,
+    c: method.Comparison,
+    own: method.Comparison | None,
+    best: OwnBest | None,
+    parameters: Mapping[str, int],
+) -> Comparison:
     study = losses.study
     flat = tuple(x for search in c.by_seed for x in search)
     extra = parameters[c.arm] - parameters[c.reference]
@@ -261,7 +267,7 @@ def _comparison(losses, c, own, best, parameters) -> Comparison:  # type: ignore
         hodges_lehmann=None if centre.low is None else Change(centre.value, centre.low, centre.high),
         own_best=None if own is None else Change(own.change, own.low, own.high, own.p_holm, own.decision),
         profile=_profile(losses, c.arm, c.reference, c.level),
-        depends_on_rate=own is not None and depends_on_rate(c, own, best.gap),
+        depends_on_rate=own is not None and best is not None and depends_on_rate(c, own, best.gap),
         positions=_positions(losses, c.arm, c.reference, c.level),
         parameters_per_percent=parameters_per_percent(extra, c.change, c.decision),
         needed=Needed(WANTED_EFFECT, plan.searches, plan.seeds, plan.blocks, plan.smallest_visible, plan.reachable),
@@ -296,6 +302,3 @@ def _positions(losses: Losses, arm: str, reference: str, level: float) -> dict[s
     family = by_position((arm, reference), ours, theirs, tokens)
     found = method.compare(list(family.values()), level=level)
     return {name: Change(c.change, c.low, c.high, c.p_holm, c.decision) for name, c in zip(family, found, strict=True)}
-
-
-__all__ = ["Change", "Comparison", "Losses", "Needed", "Rate", "compare_arms", "percent"]

@@ -206,7 +206,7 @@ class Study:
         return {**values, **plain}
 
     def fingerprint(self) -> str:
-        """Change with anything that changes results (not with the counts of trials, searches and seeds, which may grow)."""
+        """Return a digest of all that changes results; counts of trials, searches and seeds, which may grow, do not."""
         free = {*GROWING, "name", "subject", "margin", "looks"}
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
