@@ -171,8 +171,12 @@ class Campaign:
         self._ledger = ledger
         self._later: list[type[Rerun]] = [Select, Confirm]
         self._stage: Stage = Search(ledger)
-        self.searches = not self._stage.ended()
         self._go_on()
+
+    @property
+    def searches(self) -> bool:
+        """Whether the search has not ended."""
+        return isinstance(self._stage, Search)
 
     def remaining(self) -> int:
         """Return how many trials may still be handed out, at most: as if every arm were to have a winner."""
@@ -181,6 +185,8 @@ class Campaign:
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next trial; None also while the last trials of a stage decide what the next one runs."""
+        if self.searches and self._stage.ended():
+            self._tell_exhausted()
         self._go_on()
         return self._stage.next_job()
 
@@ -196,8 +202,6 @@ class Campaign:
     def _go_on(self) -> None:
         """Enter the next stage as often as the present one has ended."""
         while self._later and self._stage.ended():
-            if isinstance(self._stage, Search):
-                self._tell_exhausted()
             self._stage = self._later.pop(0)(self._ledger)
             if self._stage.remaining():
                 self._announce()
@@ -213,7 +217,7 @@ class Campaign:
         """Name the arms that had fewer trials than asked for."""
         store = self._ledger.store
         for name in store.study.arms:
-            if self.searches and len(store.of("search", name, 0)) < store.study.trials:
+            if len(store.of("search", name, 0)) < store.study.trials:
                 points = store.study.space(name).size()
                 self._ledger.panel.say(f"{name}: search space exhausted: {points} of {points} points evaluated")
 

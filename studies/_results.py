@@ -165,13 +165,11 @@ def _at_the_edge(losses: Losses) -> list[str]:
     """Say which arms lose runs at a higher learning rate: the best common rate lies near the edge of stability."""
     study, notes = losses.study, []
     for arm in study.arms:
-        lost = sorted(
-            {f for f in study.factors if f > 1 for s in losses.searches((arm,)) if losses.diverged(s, arm, f)}
-        )
+        searches = losses.searches((arm,))
+        lost = [f for f in sorted(study.factors) if f > 1 and any(losses.diverged(s, arm, f) for s in searches)]
         if lost:
-            notes.append(
-                f"arm {arm!r} diverges at {lost[0]:g} times the winning learning rate, which is at the edge of stability"
-            )
+            edge = f"{lost[0]:g} times the winning learning rate"
+            notes.append(f"arm {arm!r} diverges at {edge}: the winning rate lies at the edge of stability")
     return notes
 
 

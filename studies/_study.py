@@ -419,9 +419,7 @@ def _profile_problems(factors: Any) -> list[str]:
 def _look_problems(looks: Any) -> list[str]:
     whole = _is_list(looks) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks)
     if not whole or sorted(set(looks)) != list(looks) or len(looks) > _AT_MOST_LOOKS:
-        return [
-            f"looks must be ascending numbers of replicates from 2, at most {_AT_MOST_LOOKS} of them, got {looks!r}"
-        ]
+        return [f"looks must be at most {_AT_MOST_LOOKS} ascending numbers of replicates from 2, got {looks!r}"]
     return []
 
 
