@@ -10,7 +10,7 @@ import socket
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -108,6 +108,16 @@ def _extend(args: argparse.Namespace, console: Console) -> int:
     return _run_study(Study.from_dict({**stored, **asked}), _options(args), args, console)
 
 
+def _resolve(args: argparse.Namespace, console: Console) -> int:
+    from ._resolve import Budget, resolve
+    from ._run import run_study
+    from ._study import Study
+
+    study = Study.from_dict(stored_study(_open(args) / "study.json"))
+    budget = Budget(args.margin, args.time_limit)
+    return _run_study(study, _options(args), args, console, lambda *a: resolve(a[0], a[1], a[2], budget, run_study))
+
+
 def _options(args: argparse.Namespace) -> Options:
     return Options(
         storage=args.storage.absolute(),
@@ -118,11 +128,13 @@ def _options(args: argparse.Namespace) -> Options:
     )
 
 
-def _run_study(study: Any, options: Options, args: argparse.Namespace, console: Console) -> int:
+def _run_study(
+    study: Any, options: Options, args: argparse.Namespace, console: Console, run: Callable[..., Any] | None = None
+) -> int:
     from ._run import run_study
 
     try:
-        results = run_study(study, options, console)
+        results = (run or run_study)(study, options, console)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
         print(f"interrupted; {saved}. To go on: {_resume_command()}", file=sys.stderr)
@@ -384,6 +396,7 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
 _COMMANDS = {
     "run": _run,
     "extend": _extend,
+    "resolve": _resolve,
     "list": _list,
     "show": _show,
     "report": _report,

@@ -243,7 +243,6 @@ def _comparison(
     flat = tuple(x for search in c.by_seed for x in search)
     extra = parameters[c.arm] - parameters[c.reference]
     plan = needed(c.components, WANTED_EFFECT, c.level, search_cost=_search_cost(study))
-    centre = c.hodges_lehmann
     return Comparison(
         arm=c.arm,
         reference=c.reference,
@@ -264,7 +263,7 @@ def _comparison(
         margin=study.margin,
         by_search=c.by_search,
         replicate_sd=c.replicate_sd,
-        hodges_lehmann=None if centre.low is None else Change(centre.value, centre.low, centre.high),
+        hodges_lehmann=_robust(c),
         own_best=None if own is None else Change(own.change, own.low, own.high, own.p_holm, own.decision),
         profile=_profile(losses, c.arm, c.reference, c.level),
         depends_on_rate=own is not None and best is not None and depends_on_rate(c, own, best.gap),
@@ -272,6 +271,11 @@ def _comparison(
         parameters_per_percent=parameters_per_percent(extra, c.change, c.decision),
         needed=Needed(WANTED_EFFECT, plan.searches, plan.seeds, plan.blocks, plan.smallest_visible, plan.reachable),
     )
+
+
+def _robust(c: method.Comparison) -> Change | None:
+    centre = c.hodges_lehmann
+    return None if centre.low is None or centre.high is None else Change(centre.value, centre.low, centre.high)
 
 
 def _search_cost(study: Study) -> float:

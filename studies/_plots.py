@@ -97,7 +97,12 @@ def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str 
     if not shown:
         return None
     figure, (axes,) = _panels(1, 1, height=0.75 + 0.5 * len(shown))
-    ends = [abs(x) for c in shown for x in (c.change, c.low, c.high, *c.by_seed) if math.isfinite(x)]
+    ends = [
+        abs(x)
+        for c in shown
+        for x in (c.change, c.low, c.high, *(c.by_search if c.searches > 1 else c.by_seed))
+        if math.isfinite(x)
+    ]
     limit = max(0.7, 1.1 * max(ends))
     _shade_scale(axes, limit)
     for row, comparison in enumerate(shown):
@@ -130,12 +135,41 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
-    axes.plot(c.by_seed, [row + 0.2] * len(c.by_seed), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid="tip each seed")
+    each = c.by_search if c.searches > 1 else c.by_seed
+    tip = "tip each search" if c.searches > 1 else "tip each seed"
+    axes.plot(each, [row + 0.2] * len(each), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid=tip)
     axes.plot([c.low, c.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
     tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
     axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
-    note = f"{c.decision}, Holm p = {c.p_holm:.2g}"
+    note = f"{c.outcome or c.decision}, Holm p = {c.p_holm:.2g}"
     axes.text(1.01, row, note, va="center", fontsize=8.5, color=_SOFT, transform=axes.get_yaxis_transform())
+
+
+@_styled()
+def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
+    """Each comparison's matched change against the factor of the learning rate, with intervals."""
+    shown = [c for c in comparisons if len(c.profile) > 1]
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), min(len(shown), 3), height=2.6)
+    for axes, c in zip(panels, shown, strict=True):
+        factors = [r.factor for r in c.profile]
+        changes = [r.change for r in c.profile]
+        errors = [[x.change - x.low for x in changes], [x.high - x.change for x in changes]]
+        color = colors.get(c.arm, _INK)
+        axes.axhline(0, color=_SOFT, linewidth=0.8)
+        axes.errorbar(factors, [x.change for x in changes], errors, fmt="o-", color=color, linewidth=1.2, ms=5)
+        if c.own_best:
+            middle = math.sqrt(min(factors) * max(factors))
+            bars = [[c.own_best.change - c.own_best.low], [c.own_best.high - c.own_best.change]]
+            axes.errorbar([1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=_PAPER, color=color, ms=6)
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(factors, [f"x {f:g}" for f in factors])
+        axes.set_title(f"{c.arm} vs {c.reference}")
+        axes.set_xlabel("learning rate")
+    panels[0].set_ylabel("change in test PPL, %")
+    return _svg(figure)
 
 
 @_styled()

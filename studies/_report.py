@@ -21,6 +21,8 @@ from ._sheets import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
+    positions_sheet,
+    rates_sheet,
     rich_table,
     searched_sheet,
     trials_sheet,
@@ -66,6 +68,8 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
     body = [
         _head(results, study),
         _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
+        *_rates(results, colors),
+        *_positions(results),
         *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
         _section("Winning configurations", _html(winning_sheet(study, records))),
@@ -110,11 +114,37 @@ def _figure(svg: str | None, caption: str) -> str:
 
 
 def _forest(results: Results, colors: Mapping[str, str]) -> str:
+    several = any(c.searches > 1 for c in results.comparisons)
+    level = next((c.level for c in results.comparisons), 0.05)
     caption = (
-        "Diamonds: change in test PPL over all paired seeds, with the 95 % interval; dots: each seed. "
+        f"Diamonds: change in test PPL over all pairs, with the {100 * (1 - level):g} % interval; dots: each "
+        f"{'search' if several else 'seed'}. "
         "Shaded: the published scale of improvements (from 0.5 % minimal, 1 % moderate, 2 % strong)."
     )
     return _figure(_plots.forest(results.comparisons, colors), caption)
+
+
+def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
+    """The profile over learning rates, where there is one."""
+    figure = _plots.rates(results.comparisons, colors)
+    if figure is None:
+        return []
+    depends = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.depends_on_rate]
+    said = (
+        f"The answer depends on the learning rate for {', '.join(depends)}."
+        if depends
+        else ("With each arm at its own best rate, no comparison is decided otherwise.")
+    )
+    caption = (
+        "Matched change in test PPL where all arms have the winning learning rate times a factor, with its interval; "
+        f"open diamonds: each arm at its own best rate (quadratic in the log of the rate). {said}"
+    )
+    return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
+
+
+def _positions(results: Results) -> list[str]:
+    sheet = positions_sheet(results)
+    return [_section("Positions in the block", _html(sheet))] if sheet.rows else []
 
 
 def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> str:
@@ -166,7 +196,8 @@ def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"up to {study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
+        f"{study.searches} searches of up to {study.trials} trials an arm of {study.max_steps} steps, "
+        f"{study.seeds} paired seeds in each"
     )
     notes = "".join(f"<li>{escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""

@@ -137,7 +137,10 @@ class StudyRuns:
             _TRIAL: record.name,
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
+            "hylorada.search": str(record.search),
         }
+        if record.block is not None:
+            tags["hylorada.block"] = str(record.block)
         first = record.reports[0] if record.reports else None
         started = first.time - int(1000 * first.seconds) if first and first.time else None
         made = self.client.create_run(self._experiment, start_time=started, tags=tags)

@@ -171,7 +171,8 @@ def _write(results: Results, store: Store, tracker: Tracker) -> None:
     write_html(results, store.records, store.study, store.folder / "report.html")
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
-        figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
+        for end, value in (("percent", c.change), ("low", c.low), ("high", c.high), ("p_holm", c.p_holm)):
+            figures[f"test/change_{c.arm}_vs_{c.reference}_{end}"] = value
     files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json")}
     records = list(store.records.values())
     for record in records:

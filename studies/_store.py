@@ -40,6 +40,8 @@ from ._records import (
 from ._sampler import make_sampler
 from ._study import GROWING, Study
 
+_FREE = (*GROWING, "subject", "margin", "looks")  # what a study that has been run may change
+_FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study that has been run
 _LOCK_S = 5.0  # `status` holds the lock while it ends the runs of a dead process
 _OPTUNA_STATES = {
     "complete": TrialState.COMPLETE,
@@ -312,7 +314,7 @@ def trial_seed(study: Study, arm: str, search: int, number: int) -> int:
 
 
 def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
-    """What differs between a stored study and one asked for; more trials or seeds are no difference."""
+    """Return what differs between a stored study and one asked for, but for what may change."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
     for key in ("model", "data"):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
         if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(now[key]):
@@ -320,7 +322,7 @@ def _changes(before: Mapping[str, Any], study: Study) -> list[str]:
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
         for key in sorted(then.keys() | now.keys())
-        if key not in (*GROWING, "subject", "margin") and (key in then, then.get(key)) != (key in now, now.get(key))
+        if key not in _FREE and (key in then, then.get(key)) != (key in now, now.get(key))
     ]
 
 

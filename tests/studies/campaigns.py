@@ -1,7 +1,7 @@
 """A study's stages in one process: a real store, MLflow and panel recorded, trials whose losses a test makes up."""
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,8 +82,8 @@ class Folder:
             self.store.close()
 
 
-def report(step: int, nll: float = 3.0, **changes: Any) -> Report:
-    return Report(step=step, metrics={"eval/nll": nll}, **{"done": step == 8, **changes})
+def report(step: int, nll: float = 3.0, more: Mapping[str, float] | None = None, **changes: Any) -> Report:
+    return Report(step=step, metrics={"eval/nll": nll, **(more or {})}, **{"done": step == 8, **changes})
 
 
 def train(stage: Stage | Campaign, loss: Callable[[str], float] = lambda _: 3.0) -> list[str]:

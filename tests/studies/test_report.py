@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from studies._compare import Comparison
 from studies._job import Report
 from studies._records import Record
 from studies._report import table, trial_table, write_html
 from studies._results import ArmResult, Results
-from studies._statistics import Comparison
 from studies._study import Study
 
 ODD = 'a<b> & "Ärm" $x_$'
