@@ -109,7 +109,8 @@ OUTLIERS_MEAN = OUTLIER / 8
 
 
 def _outliers(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    return rng.normal(size=shape) + OUTLIER * ((rng.random(shape) < 1 / 8).astype(float) - (rng.random(shape) < 1 / 8))
+    ours, theirs = rng.random((2, *shape)) < 1 / 8
+    return np.asarray(rng.normal(size=shape) + OUTLIER * ours - OUTLIER * theirs)
 
 
 def _one_sided(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
