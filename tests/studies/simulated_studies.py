@@ -143,7 +143,7 @@ def _block_noise(s: Scenario, rng: np.random.Generator, shape: tuple[int, ...], 
         shared = rng.normal(size=(*shape[:-1], s.blocks))[..., documents]
         return np.asarray((shared + rng.normal(size=shape)) / np.sqrt(2 * s.blocks))
     if not s.rho:
-        return rng.normal(size=shape) / np.sqrt(s.blocks)
+        return np.asarray(rng.normal(size=shape) / np.sqrt(s.blocks))
     steps = rng.normal(size=(*shape[:-1], shape[-1] + 50))
     steps[..., 0] /= np.sqrt(1 - s.rho**2)
     series = signal.lfilter([1.0], [1.0, -s.rho], steps, axis=-1)[..., 50:]

@@ -45,11 +45,11 @@ def test_cosine_weights_equal_a_discrete_cosine_transform() -> None:
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
 def test_long_series_agrees_with_arch_and_the_truth(rho: float) -> None:
-    series = autoregressive(rho, 20_000)
+    series = autoregressive(rho, 4000)
     ours = block_variance(series).of_mean(series) * series.size
     theirs = float(np.squeeze(QuadraticSpectral(series).cov.long_run))
-    assert ours == pytest.approx(1 / (1 - rho) ** 2, rel=0.15)  # about 290 degrees of freedom: 8 % error
-    assert ours == pytest.approx(theirs, rel=0.2)
+    assert ours == pytest.approx(1 / (1 - rho) ** 2, rel=0.3)  # 100 degrees of freedom: 14 % error
+    assert ours == pytest.approx(theirs, rel=0.3)
 
 
 def test_document_variance_equals_statsmodels() -> None:
