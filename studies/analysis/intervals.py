@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from scipy import optimize, special
+from scipy import special
 
 from studies.analysis.differences import Differences
 from studies.analysis.long_run import block_variance
@@ -45,10 +45,14 @@ class Uncertainty:
         return ours + (1 - w) * _tails(self.blocks_df, s)
 
     def critical(self, level: float) -> float:
-        """Return the statistic whose p-value is `level`."""
+        """Return the statistic whose p-value is `level`, between the critical values of the two parts."""
         dfs = (self.blocks_df, self.replicates_df or self.blocks_df)
         ends = [float(special.stdtrit(df, 1 - level / 2)) for df in dfs]
-        return float(optimize.brentq(lambda s: self.p_value(s) - level, 0.9 * min(ends), 1.1 * max(ends)))
+        low, high = min(ends), max(ends)
+        while high - low > 1e-12 * high:  # bisection: importing scipy.optimize costs every command 0.3 s
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.p_value(middle) > level else (low, middle)
+        return high
 
     @property
     def _share(self) -> float:

@@ -1,4 +1,4 @@
-"""Calibrate the intervals: `pytest -m slow tests/studies/analysis/test_calibration.py` prints a table of all scenarios."""
+"""Calibrate the intervals; `pytest -m slow tests/studies/analysis/test_calibration.py` prints a table."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
