@@ -72,10 +72,10 @@ def components(differences: Differences, parts: Uncertainty) -> Components:
     return Components(search, seed, parts.blocks * blocks, blocks, parts.blocks_df)
 
 
-def smallest_visible(parts: Uncertainty, level: float = 0.05) -> float:
-    """Return the smallest fall in perplexity (%) seen with 80 % power at two-sided `level`.
+def smallest_visible(parts: Uncertainty, level: float = 0.05, power: float = POWER) -> float:
+    """Return the smallest fall in perplexity (%) seen with `power` at two-sided `level`.
 
-    The noncentrality that gives a t-test 80 % power, times the standard error. The degrees of freedom are those of the
+    The noncentrality that gives a t-test this power, times the standard error. The degrees of freedom are those of the
     Student's t with the interval's critical value. A standard error from few replicates is on average too small, by
     c4 = E[chi_v]/sqrt(v) (0.89 for three replicates), and is divided by it.
     Source: Bloom (1995), "Minimum Detectable Effects", with the noncentral t instead of its sum of two quantiles.
@@ -84,7 +84,7 @@ def smallest_visible(parts: Uncertainty, level: float = 0.05) -> float:
         return 0.0
     critical = parts.critical(level)
     df = float(special.stdtridf(1 - level / 2, critical))
-    effect = float(special.nctdtrinc(df, 1 - POWER, critical)) * parts.error / _c4(df)
+    effect = float(special.nctdtrinc(df, 1 - power, critical)) * parts.error / _c4(df)
     return -100 * math.expm1(-effect)
 
 
@@ -94,21 +94,23 @@ def needed(
     level: float = 0.05,
     search_cost: float = 8.0,
     max_searches: int = MAX_SEARCHES,
+    power: float = POWER,
 ) -> Needed:
     """Return the cheapest number of searches and seeds that is expected to see `effect` %.
 
     Args:
         variances: As measured by the study at hand; few replicates know them only roughly.
-        effect: Smallest change in perplexity to be seen with 80 % power, in %.
+        effect: Smallest change in perplexity to be seen, in %.
         level: Level of the look at which it is to be seen.
         search_cost: Cost of a search without its confirm runs, in paired confirm seeds.
         max_searches: Largest number of searches considered.
+        power: Probability of seeing it. Equal arms get an interval within +-`effect` with probability 2 power - 1.
     """
     if not effect > 0:
         raise ValueError(f"`effect` must be above 0, got {effect}")
     factor = 1
     while True:
-        plans = _plans(variances, factor * variances.blocks, level, max_searches)
+        plans = _plans(variances, factor * variances.blocks, level, max_searches, power)
         fitting = [p for p in plans if p.smallest_visible <= effect]
         if fitting:
             return min(fitting, key=lambda p: p.searches * (search_cost + p.seeds))
@@ -118,22 +120,22 @@ def needed(
         factor *= 2
 
 
-def _plans(variances: Components, blocks: int, level: float, max_searches: int) -> list[Needed]:
+def expected(variances: Components, searches: int, seeds: int, blocks: int) -> Uncertainty:
+    """Return the uncertainty that a design of `searches` x `seeds` on `blocks` test blocks is expected to have."""
+    replicates = (variances.search or 0.0) / searches + (variances.seed or 0.0) / (searches * seeds)
+    df = (searches if variances.search is not None else seeds) - 1
+    return Uncertainty(replicates if df else 0.0, df, variances.block / blocks, variances.blocks_df)
+
+
+def _plans(variances: Components, blocks: int, level: float, max_searches: int, power: float) -> list[Needed]:
     searches = [1] if variances.search is None else range(2, max_searches + 1)
     seeds = [1] if variances.seed is None else range(1 if variances.search is not None else 2, MAX_SEEDS + 1)
     plans = []
     for r in searches:
         for s in seeds:
-            visible = smallest_visible(_expected(variances, r, s, blocks), level)
+            visible = smallest_visible(expected(variances, r, s, blocks), level, power)
             plans.append(Needed(r, s, blocks, visible, reachable=True))
     return plans
-
-
-def _expected(variances: Components, searches: int, seeds: int, blocks: int) -> Uncertainty:
-    runs = searches * seeds
-    replicates = (variances.search or 0.0) / searches + (variances.seed or 0.0) / runs
-    df = (searches if variances.search is not None else seeds) - 1
-    return Uncertainty(replicates, df, variances.block / blocks, variances.blocks_df)
 
 
 def _c4(df: float) -> float:
