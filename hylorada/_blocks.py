@@ -58,13 +58,23 @@ class Blocks:
         return int(self.input_ids.shape[1])
 
     def head(self, num_blocks: int | None) -> "Blocks":
-        """The first `num_blocks` blocks, all for None; `dropped_tokens` stays that of the whole split."""
+        """Return the first `num_blocks` blocks, all for None; `dropped_tokens` stays that of the whole split."""
+        return self._taken(num_blocks, spread=False)
+
+    def spread(self, num_blocks: int | None) -> "Blocks":
+        """Return `num_blocks` blocks at equal distances over the whole split, all for None."""
+        return self._taken(num_blocks, spread=True)
+
+    def _taken(self, num_blocks: int | None, *, spread: bool) -> "Blocks":
         if num_blocks is None:
             return self
         if not 1 <= num_blocks <= self.num_blocks:
             raise InputError(f"`num_blocks` must be 1 to {self.num_blocks}, got {num_blocks}")
-        input_ids = self.input_ids[:num_blocks]
-        return Blocks(input_ids, self.num_bytes[:num_blocks], self.dropped_tokens, _fingerprint(input_ids))
+        places = np.arange(num_blocks)
+        if spread:
+            places = (2 * places + 1) * self.num_blocks // (2 * num_blocks)
+        input_ids = self.input_ids[places]
+        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
 
 
 def build_blocks(

@@ -16,16 +16,25 @@ class Evaluation:
     """Losses of one model on N blocks of T tokens.
 
     Attributes:
-        block_nll: [N] sums of NLL in nats over each block's T-1 predicted tokens.
-        bin_nll: [10] sums by tenths of the position range; target position p is in bin floor(10 p / T).
+        block_bins: [N, 10] sums of NLL in nats over the predicted tokens of each block, by tenths of the position
+            range; target position p is in bin floor(10 p / T).
         bin_tokens: [10] predicted tokens in each bin.
         num_bytes: UTF-8 bytes of the predicted tokens.
     """
 
-    block_nll: Floats
-    bin_nll: Floats
+    block_bins: Floats
     bin_tokens: npt.NDArray[np.int64]
     num_bytes: int
+
+    @property
+    def block_nll(self) -> Floats:
+        """[N] sums of NLL over each block's T-1 predicted tokens."""
+        return np.asarray(self.block_bins.sum(axis=1))
+
+    @property
+    def bin_nll(self) -> Floats:
+        """[10] sums of NLL by tenths of the position range."""
+        return np.asarray(self.block_bins.sum(axis=0))
 
     @property
     def tokens(self) -> int:
@@ -88,10 +97,8 @@ def summarize(token_nll: Floats, num_bytes: int) -> Evaluation:
         num_bytes: UTF-8 bytes of the predicted tokens.
     """
     bins = position_bins(token_nll.shape[1] + 1)
-    by_position = token_nll.sum(axis=0)
     return Evaluation(
-        block_nll=token_nll.sum(axis=1),
-        bin_nll=np.bincount(bins, weights=by_position, minlength=NUM_BINS).astype(np.float64),
+        block_bins=np.stack([token_nll[:, bins == b].sum(axis=1) for b in range(NUM_BINS)], axis=1),
         bin_tokens=np.bincount(bins, minlength=NUM_BINS) * len(token_nll),
         num_bytes=num_bytes,
     )

@@ -89,6 +89,7 @@ def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _add_run(commands)
     _add_extend(commands)
+    _add_resolve(commands)
     _add_simple(commands, "list", "study definitions, and the studies in the storage folder", json_output=True)
     show = _add_simple(commands, "show", "a study's settings as YAML, to edit and run with --config", json_output=True)
     _add_study_options(show)
@@ -150,8 +151,9 @@ def _add_study_options(parser: Any) -> None:
     parser.add_argument("--text-column", help="column of a table; default: text, content, or chats (messages)")
     _add_separator(parser)
     parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm")
-    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in each search")
+    parser.add_argument("--searches", type=int, metavar="R", help="independent searches; 2 or more speak of the method")
+    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in each search")
     parser.add_argument("--seed", type=int, help="of the whole study")
 
 
@@ -172,12 +174,37 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_extend(commands: Any) -> None:
-    text = "go on with a study that has been run: more search trials, more paired seeds"
+    text = "enlarge a study that has been run: more searches, more trials in each, more paired seeds"
     parser = _add_simple(commands, "extend", text, json_output=True)
     parser.add_argument("study", help="name of a study that has been run")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in all")
+    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm and search, in all")
+    parser.add_argument("--searches", type=int, metavar="R", help="independent searches, in all")
     parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in all")
     _add_place(parser)
+
+
+def _add_resolve(commands: Any) -> None:
+    text = "add searches to a study that has been run until every comparison is decided, or the time is up"
+    parser = _add_simple(commands, "resolve", text, json_output=True)
+    parser.add_argument("study", help="name of a study that has been run")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.1,
+        metavar="PERCENT",
+        help="largest change that does not matter; default: %(default)s",
+    )
+    parser.add_argument("--time-limit", type=_seconds, metavar="TIME", help="such as 90s, 30m or 2h; default: none")
+    _add_place(parser)
+
+
+def _seconds(text: str) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "s")
+    try:
+        return float(number) * units[unit]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 30m or 2h, got {text!r}") from None
 
 
 def _add_place(parser: Any) -> None:

@@ -14,7 +14,7 @@ class Asha:
     the stored reports (Tune doesn't save them).
 
     Args:
-        arms: names.
+        arms: names of what is compared within itself: an arm in a search.
         grace_steps: the first rung.
         reduction_factor: eta.
         max_steps: steps of a full run.

@@ -10,7 +10,7 @@ from typing import Any
 
 from hylorada import InputError, nearest
 
-from ._files import stored_study
+from ._files import read_json, stored_study
 from ._paths import anywhere
 
 
@@ -38,6 +38,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         "document_separator": args.document_separator,
         "block_size": args.block_size,
         "trials": args.trials,
+        "searches": args.searches,
         "seeds": args.seeds,
         "seed": args.seed,
     }
@@ -89,15 +90,22 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     name = str(args.study or file.get("definition") or "")
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
-    if name in known:
-        return merge(_matching(known[name].STUDY, file, args.config), file)
     stored = study_folder(args.storage, name)
+    if name in known and not _of_an_earlier_version(stored, args):
+        return merge(_matching(known[name].STUDY, file, args.config), file)
     if stored is None and not args.study and "arms" in file:
         return file  # a definition of the user's own
     if stored is None:
         run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
     return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
+
+
+def _of_an_earlier_version(stored: Path | None, args: argparse.Namespace) -> bool:
+    """Whether the command resumes a study of this definition's name that was begun before studies had searches."""
+    if stored is None or args.name not in (None, stored.name):
+        return False
+    return "searches" not in read_json(stored / "study.json", Mapping[str, Any])
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

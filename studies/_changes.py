@@ -5,11 +5,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._study import Study
+from ._study import GROWING, Study
+
+_FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study that has been run
 
 
 def changes(before: Mapping[str, Any], study: Study) -> list[str]:
-    """What differs between a stored study and one asked for; more trials or seeds are no difference."""
+    """Return what differs between a stored study and one asked for, but for what may change."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
     for key in ("model", "data"):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
         if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(now[key]):
@@ -17,7 +19,7 @@ def changes(before: Mapping[str, Any], study: Study) -> list[str]:
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
         for key in sorted(then.keys() | now.keys())
-        if key not in ("trials", "seeds", "subject") and (key in then, then.get(key)) != (key in now, now.get(key))
+        if key not in _FREE and (key in then, then.get(key)) != (key in now, now.get(key))
     ]
 
 
@@ -29,7 +31,7 @@ def fewer(before: Mapping[str, Any], study: Study) -> list[str]:
     """What is asked for less than a stored study has."""
     return [
         f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
-        for key, now in (("trials", study.trials), ("seeds", study.seeds))
+        for key, now in ((key, getattr(study, key)) for key in GROWING)
         if now < before.get(key, 0)
     ]
 

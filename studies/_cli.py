@@ -8,7 +8,7 @@ import shlex
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,25 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _extend(args: argparse.Namespace, console: Console) -> int:
-    from ._study import Study
+    from ._study import GROWING, Study
 
     stored = stored_study(_open(args) / "study.json")
-    asked = {name: getattr(args, name) for name in ("trials", "seeds") if getattr(args, name) is not None}
+    asked = {name: getattr(args, name) for name in GROWING if getattr(args, name) is not None}
     if not asked:
-        counts = f"--trials (now {stored['trials']}) or --seeds (now {stored['seeds']})"
+        *some, last = [f"--{name} (now {stored[name]})" for name in GROWING]
+        counts = f"{', '.join(some)} or {last}"
         raise InputError(f"extend {args.study!r} by what? give {counts}")
     return _run_study(Study.from_dict({**stored, **asked}), _options(args), args, console)
+
+
+def _resolve(args: argparse.Namespace, console: Console) -> int:
+    from ._resolve import Budget, resolve
+    from ._run import run_study
+    from ._study import Study
+
+    study = Study.from_dict(stored_study(_open(args) / "study.json"))
+    budget = Budget(args.margin, args.time_limit)
+    return _run_study(study, _options(args), args, console, lambda *a: resolve(a[0], a[1], a[2], budget, run_study))
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -100,11 +111,13 @@ def _options(args: argparse.Namespace) -> Options:
     )
 
 
-def _run_study(study: Any, options: Options, args: argparse.Namespace, console: Console) -> int:
+def _run_study(
+    study: Any, options: Options, args: argparse.Namespace, console: Console, run: Callable[..., Any] | None = None
+) -> int:
     from ._run import run_study
 
     try:
-        results = run_study(study, options, console)
+        results = (run or run_study)(study, options, console)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
         print(f"interrupted; {saved}. To go on: {command_line()}", file=sys.stderr)
@@ -226,10 +239,11 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from ._records import OPEN, counting, database_fault, planned_trials
+    from ._records import OPEN, database_fault, planned_trials
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
+    from ._winners import counting, wanted_runs
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -244,10 +258,12 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         _print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
         return 0
     Terminal().print(trial_table(records, study))
-    planned = sum(planned_trials(study, records, arm) for arm in study.arms)
-    for stage, wanted in (("search", planned), ("confirm", study.seeds * len(study.arms))):
-        ended = sum(r.state != "running" for r in counting(records, stage))
-        print(f"{stage}: {ended} of {wanted} ended")
+    planned = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
+    for stage in ("search", "select", "confirm"):
+        wanted = planned if stage == "search" else wanted_runs(study, stage)
+        ended = sum(r.state != "running" for r in counting(study, records, stage))
+        if wanted:
+            print(f"{stage}: {ended} of {wanted} ended")
     if unfinished and not _at_work(folder):
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
@@ -338,6 +354,7 @@ def _ui(args: argparse.Namespace, _console: Console) -> int:
 _COMMANDS = {
     "run": _run,
     "extend": _extend,
+    "resolve": _resolve,
     "list": _list,
     "show": _show,
     "report": _report,

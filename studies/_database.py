@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL  # Optuna's own database library
 from hylorada import InputError
 
 from ._files import damaged, is_sqlite
-from ._records import Record, records_of
+from ._records import Record, optuna_name, records_of
 from ._space import Space
 from ._study import Study
 
@@ -131,14 +131,18 @@ def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
     Raises:
         InputError: A record does not fit the study.
     """
-    frozen = {arm: [expected(path.parent, study, r) for r in records_of(records, "search", arm)] for arm in study.arms}
+    places = [(arm, search) for search in range(study.searches) for arm in study.arms]
+    frozen = {
+        optuna_name(*place): [expected(path.parent, study, r) for r in records_of(records, "search", *place)]
+        for place in places
+    }
     for suffix in ("", "-journal", "-wal", "-shm"):
         if (part := path.with_name(path.name + suffix)).exists():
             part.replace(path.with_name(f"{path.name}.damaged{suffix}"))
     storage = connect(path)
     try:
-        for arm, trials in frozen.items():
-            made = optuna.create_study(storage=storage, study_name=arm, direction="minimize")
+        for name, trials in frozen.items():
+            made = optuna.create_study(storage=storage, study_name=name, direction="minimize")
             made.add_trials(trials)
     finally:
         disconnect(storage)
@@ -154,7 +158,7 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
     last = values[max(values)] if values else None
     value = record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
-    params, distributions = _drawn(folder, study.arms[record.arm].space, record)
+    params, distributions = _drawn(folder, study.space(record.arm), record)
     return create_trial(
         state=state,
         value=value if value == value else None,  # Optuna takes no NaN for a trial's value

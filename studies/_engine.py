@@ -231,7 +231,7 @@ class Engine:
         if test is not None:
             metrics |= {f"test/{k}": v for k, v in test.metrics().items()}
             block_nll = str(folder / BLOCK_NLL)
-            content = _array_file(test.block_nll)
+            content = _array_file(test.block_bins)
             digests[BLOCK_NLL] = digest(content)
             write_atomically(folder / BLOCK_NLL, content)
         report = Report(

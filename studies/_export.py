@@ -14,12 +14,12 @@ from hylorada import BaseInfo, InputError, field_problems, nearest
 from hylorada._names import SMOLLM2, TINY
 from hylorada._portable import located, portable_path
 
+from ._compare import Comparison
 from ._files import damaged, read_json, stored_study, write_atomically
 from ._job import CHECKPOINT, OWNER
 from ._paths import without_folder
 from ._records import Record
 from ._results import ArmResult, Results, load_records, read_results
-from ._statistics import Comparison
 from ._study import Study
 from ._tracking_checks import unwritable
 

@@ -25,6 +25,17 @@ from ._typed import typed
 Value = TypeVar("Value")
 STUDY = "study"  # owner of a study's own checksum
 
+_BEFORE_SEARCHES = {  # how studies were run before they had these fields
+    "common": {"space": {}},
+    "matched": False,
+    "searches": 1,
+    "finalists": 1,
+    "selection_seeds": 1,
+    "profile": [1.0],
+    "margin": 0.5,
+    "looks": [],
+    "spread_test": False,
+}
 _PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
 
 
@@ -149,7 +160,7 @@ def stored_study(path: Path) -> dict[str, Any]:
     with reading(path):
         for name, kind in kinds.items():
             typed(kind, values[name], name)
-    return values
+    return values if "searches" in values else {**_BEFORE_SEARCHES, **values}
 
 
 def stored_id(path: Path) -> str | None:

@@ -174,7 +174,12 @@ def _blocks(
 def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
     """The blocks that the study uses."""
     limits = {"validation": study.eval_blocks, "test": study.test_blocks}
-    return {s: b.head(min(limit, b.num_blocks) if (limit := limits.get(s)) else None) for s, b in blocks.items()}
+    taken = {}
+    for split, found in blocks.items():
+        limit = limits.get(split)
+        take = found.spread if split == "test" and study.spread_test else found.head
+        taken[split] = take(min(limit, found.num_blocks) if limit else None)
+    return taken
 
 
 def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:

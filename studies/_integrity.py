@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hylorada import InputError, derive_seed
+from hylorada import InputError
 from hylorada._seals import SEAL, digest
 
+from ._common import rerun_seeds, search_seeds
 from ._files import damaged, read_lines
 from ._job import Report
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
 _CLOSE = 1e-9  # of two sums over the same numbers
-_TRIAL = re.compile(r".+-\d{4,}(-confirm-\d{2,})?")
+_TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm)-\d{2,})?")
+NUM_BINS = 10  # tenths of the positions of a block
 
 
 def seal_line(line: str, chain: str) -> tuple[str, str]:
@@ -67,10 +69,10 @@ def losses_of(content: bytes, record: "Record") -> Any:
         found = np.lib.format.read_array(io.BytesIO(content))
     except Exception as error:  # numpy raises whatever a garbled header leads to
         raise ValueError(str(error)) from error
-    if found.ndim != 1 or found.dtype.kind != "f" or not found.size:
+    if found.shape[1:] not in ((), (NUM_BINS,)) or found.dtype.kind != "f" or not found.size:
         raise ValueError("no list of losses")
     expected = record.reports[-1].metrics.get("test/nll")
-    tokens = found.size * (int(record.adapter["max_positions"]) - 1)
+    tokens = len(found) * (int(record.adapter["max_positions"]) - 1)
     mean = float(found.sum()) / tokens
     if expected is None or not abs(mean - expected) <= _CLOSE * abs(expected):
         raise ValueError(f"its mean loss is {mean!r}, reports.jsonl holds {expected!r}")
@@ -94,19 +96,22 @@ def check_place(path: Path, name: object) -> None:
 
 
 def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
-    """Raise for a confirm run whose winner is lost, or has other settings than the run.
+    """Raise for a run on fresh seeds whose winner is lost, or has other settings than the run.
+
+    The settings of a matched run follow from the study too: :func:`check_seeds` looks at them.
 
     Raises:
         InputError: naming the file.
     """
     for record in records.values():
-        if record.stage != "confirm":
+        if record.stage == "search":
             continue
         path, winner = folder / "trials" / record.name / "trial.json", records.get(record.winner)
         if winner is None:
             lost = folder / "trials" / record.winner / "trial.json"
             raise InputError(f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup")
-        for field in ("arm", "params", "adapter", "training"):
+        same = ("arm", "params", "adapter", "training") if record.block is None else ("arm", "search")
+        for field in same:
             if getattr(record, field) != getattr(winner, field):
                 raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")
 
@@ -118,11 +123,10 @@ def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -
         InputError: naming the file.
     """
     for record in records.values():
-        number = record.number
         if record.stage == "search":
-            seeds = (derive_seed(study.seed, record.arm, number), derive_seed(study.seed, "data"))
+            seeds = search_seeds(study, record.arm, record.search, record.number)
         else:
-            seeds = (derive_seed(study.seed, "confirm", number), derive_seed(study.seed, "confirm data", number))
+            seeds = rerun_seeds(study, record.stage, record.search, record.number)
         if (record.seed, record.data_seed) != seeds:
             path = folder / "trials" / record.name / "trial.json"
             raise damaged(path, f"its seeds are not those of study seed {study.seed}")

@@ -64,7 +64,8 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dic
         except InputError as error:
             problems += error.problems
     arms = result.get("arms")
-    for arm in arms.values() if isinstance(arms, dict) else ():
+    spaces = [result.get("common"), *(arms.values() if isinstance(arms, dict) else ())]
+    for arm in spaces:
         if isinstance(arm, dict) and isinstance(arm.get("space"), dict):
             _drop_what_never_holds(arm["space"])
     return result, problems
@@ -117,7 +118,9 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
-    """Whether an arm need not have it: its config or space, and a parameter that is not yet searched."""
+    """Whether it need not be there: an arm's config or space, and a parameter that is not yet searched."""
+    if parents[0] == "common":
+        return depth == 0 or (depth == 1 and key == "space") or (depth == 2 and key in _SEARCHABLE)
     if parents[0] != "arms" or depth < 2:
         return False
     return key in ("config", "space") if depth == 2 else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
@@ -128,7 +131,9 @@ def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
         return {f.name for f in dataclasses.fields(Study)}
     if parents[-1] in ("defaults", "config", "space"):
         return _SEARCHABLE
-    if len(parents) == 4 and parents[2] == "space":
+    if parents == ["common"]:
+        return {"space"}
+    if len(parents) >= 3 and parents[-2] == "space":
         kinds = ({"choice", "when"}, {"low", "high", "log", "when"})
         return set().union(*[kind for kind in kinds if target.keys() <= kind])
     return {str(k) for k in target} | ({"config", "space"} if len(parents) == 2 else set())

@@ -11,11 +11,12 @@ from rich.panel import Panel as Box
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from ._records import Record, counting
+from ._records import Record
 from ._sheets import Sheet
 from ._shown import guarded_streams, one_line
 from ._store import Store
 from ._terminal import Drawing, say
+from ._winners import counting
 
 
 class Panel:
@@ -63,7 +64,7 @@ class Panel:
             self._live.update(Box(self._content(), title=Text(title), expand=False))
 
     def _records(self) -> list[Record]:
-        return counting(self._store.records, self._stage) if self._stage else []
+        return counting(self._store.study, self._store.records, self._stage) if self._stage else []
 
     def _ended(self) -> int:
         return sum(r.state != "running" for r in self._records())

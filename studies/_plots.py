@@ -7,7 +7,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,10 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from ._compare import Comparison
 from ._records import Record
 from ._space import Choice, Parameter, Range
-from ._statistics import SCALE, Comparison
 from ._study import Study
+from .analysis.decision import SCALE
 
 THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
     "paper": ("#fdfdfc", "#17191c"),
@@ -96,7 +97,12 @@ def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str 
     if not shown:
         return None
     figure, (axes,) = _panels(1, 1, height=0.75 + 0.5 * len(shown))
-    ends = [abs(x) for c in shown for x in (c.change, c.low, c.high, *c.by_seed) if math.isfinite(x)]
+    ends = [
+        abs(x)
+        for c in shown
+        for x in (c.change, c.low, c.high, *(c.by_search if c.searches > 1 else c.by_seed))
+        if math.isfinite(x)
+    ]
     limit = max(0.7, 1.1 * max(ends))
     _shade_scale(axes, limit)
     for row, comparison in enumerate(shown):
@@ -129,12 +135,41 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
-    axes.plot(c.by_seed, [row + 0.2] * len(c.by_seed), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid="tip each seed")
+    each = c.by_search if c.searches > 1 else c.by_seed
+    tip = "tip each search" if c.searches > 1 else "tip each seed"
+    axes.plot(each, [row + 0.2] * len(each), "o", ms=3.6, color=color, alpha=0.55, mew=0, gid=tip)
     axes.plot([c.low, c.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
     tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
     axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
-    note = f"{c.decision}, Holm p = {c.p_holm:.2g}"
+    note = f"{c.outcome or c.decision}, Holm p = {c.p_holm:.2g}"
     axes.text(1.01, row, note, va="center", fontsize=8.5, color=_SOFT, transform=axes.get_yaxis_transform())
+
+
+@_styled()
+def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
+    """Each comparison's matched change against the factor of the learning rate, with intervals."""
+    shown = [c for c in comparisons if len(c.profile) > 1]
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), min(len(shown), 3), height=2.6)
+    for axes, c in zip(panels, shown, strict=True):
+        factors = [r.factor for r in c.profile]
+        changes = [r.change for r in c.profile]
+        errors = [[x.change - x.low for x in changes], [x.high - x.change for x in changes]]
+        color = colors.get(c.arm, _INK)
+        axes.axhline(0, color=_SOFT, linewidth=0.8)
+        axes.errorbar(factors, [x.change for x in changes], errors, fmt="o-", color=color, linewidth=1.2, ms=5)
+        if c.own_best:
+            middle = math.sqrt(min(factors) * max(factors))
+            bars = [[c.own_best.change - c.own_best.low], [c.own_best.high - c.own_best.change]]
+            axes.errorbar([1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=_PAPER, color=color, ms=6)
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(factors, [f"x {f:g}" for f in factors])
+        axes.set_title(f"{c.arm} vs {c.reference}")
+        axes.set_xlabel("learning rate")
+    panels[0].set_ylabel("change in test PPL, %")
+    return _svg(figure)
 
 
 @_styled()
@@ -178,11 +213,13 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
 
 
 def _run_label(run: Record) -> str:
-    return f"seed {run.number}" if run.stage == "confirm" else run.name
+    if run.stage != "confirm":
+        return run.name
+    return f"search {run.search}, seed {run.number}" if run.search or run.block is not None else f"seed {run.number}"
 
 
 @_styled()
-def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
     values = _finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
@@ -195,7 +232,7 @@ def curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -
             axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
         of_arm = [r for r in trials if r.arm == arm]
         for trial in of_arm:
-            _draw_curve(axes, trial, colors[arm], trial is best.get(arm), min(0.8, max(0.25, 16 / len(of_arm))))
+            _draw_curve(axes, trial, colors[arm], trial.name in best, min(0.8, max(0.25, 16 / len(of_arm))))
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -223,13 +260,13 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
 
 
 @_styled()
-def parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str | None:
+def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
     values = _finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
     spaces: dict[str, list[Parameter]] = {}
-    for arm in study.arms.values():
-        for name, declared in arm.space.parameters.items():
+    for arm in study.arms:
+        for name, declared in study.space(arm).parameters.items():
             spaces.setdefault(name, []).append(declared)
     names = [n for n in spaces if n in drawn]
     if not values or not names:
@@ -251,7 +288,7 @@ def _draw_parameter(
     name: str,
     declared: Sequence[Range | Choice],
     study: Study,
-    best: Mapping[str, Record],
+    best: Collection[str],
 ) -> None:
     places = _scale_parameter(axes, [r.params[name] for r in trials], declared)
     colors, arms = arm_colors(study.arms), list(dict.fromkeys(r.arm for r in trials))
@@ -264,7 +301,7 @@ def _draw_parameter(
         if trial.state == "diverged":
             look |= {"color": _BAD, "transform": axes.get_xaxis_transform()}
             axes.plot([x], [0.97], "x", ms=6, mew=1.5, **look)
-        elif y is not None and trial is best.get(trial.arm):
+        elif y is not None and trial.name in best:
             axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
         elif y is not None:
             faded = trial.state != "complete"

@@ -107,7 +107,7 @@ def _inactive_starts(study: Study, arm: str) -> list[str]:
 
 def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADAConfig]:
     """The adapters of an arm with all values of these fields that tell."""
-    return [study.configs(arm, point)[0] for point in study.arms[arm].space.combinations(fields)]
+    return [study.configs(arm, point)[0] for point in study.space(arm).combinations(fields)]
 
 
 def _empty_log_buckets(config: HyLoRADAConfig) -> int:

@@ -20,6 +20,7 @@ from ._study import Study
 from ._typed import typed
 
 OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
+Stage = Literal["search", "select", "confirm"]
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _ENDED = (
     "SELECT study_name, number FROM trials JOIN studies USING (study_id) WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
@@ -33,8 +34,8 @@ class Record:
     Attributes:
         name: unique in the study.
         arm: its arm.
-        stage: ``search`` or ``confirm``.
-        number: of the trial within its arm (search), or of the paired seed (confirm).
+        stage: ``search``, ``select`` or ``confirm``.
+        number: of the trial within its arm and search, or of the seed (select, confirm).
         params: what Optuna proposed.
         adapter: the full adapter configuration.
         training: the full training configuration.
@@ -42,7 +43,10 @@ class Record:
         data_seed: of the order of blocks.
         state: how it stands; only ``complete`` can be best.
         reason: why it is diverged or failed.
-        winner: of a confirm run, the search trial whose configuration it repeats.
+        winner: of a select or confirm run, the search trial whose configuration it repeats.
+        search: which of the study's independent searches it belongs to.
+        block: the matched block whose common values it has; None in a study that is not matched.
+        factor: of a confirm run, what its block's learning rate is multiplied by.
         restarts: how often its process or machine was lost.
         reports: all so far, in order of steps.
         chain: checksum over all lines of ``reports.jsonl``.
@@ -51,7 +55,7 @@ class Record:
 
     name: str
     arm: str
-    stage: Literal["search", "confirm"]
+    stage: Stage
     number: int
     params: Mapping[str, Any]
     adapter: Mapping[str, Any]
@@ -61,6 +65,9 @@ class Record:
     state: State = "running"
     reason: str | None = None
     winner: str = ""
+    search: int = 0
+    block: int | None = None
+    factor: float = 1.0
     restarts: int = 0
     reports: list[Report] = field(default_factory=list)
     chain: str = ""
@@ -87,39 +94,45 @@ class Record:
         return self.reports[-1].metrics.get("eval/nll") if self.reports else None
 
 
-def records_of(records: Mapping[str, Record], stage: str, arm: str) -> list[Record]:
-    """Those of one stage and arm, by number."""
-    return sorted((r for r in records.values() if (r.stage, r.arm) == (stage, arm)), key=lambda r: r.number)
+def optuna_name(arm: str, search: int) -> str:
+    """Return the name of the Optuna study of one arm in one search; the first search's is the arm's own."""
+    return f"{arm}#{search}" if search else arm  # no arm's name holds a '#'
 
 
-def planned_trials(study: Study, records: Mapping[str, Record], arm: str) -> int:
-    """How many trials an arm's search has in the end: as asked, or fewer where its space has fewer points."""
-    searched = records_of(records, "search", arm)
+def trial_name(arm: str, search: int, number: int) -> str:
+    """Return the name of a search trial; those of the first search don't name it."""
+    return f"{arm}-s{search}-{number:04d}" if search else f"{arm}-{number:04d}"
+
+
+def records_of(records: Mapping[str, Record], stage: str, arm: str, search: int | None = None) -> list[Record]:
+    """Return those of one stage and arm, by search and number; of one search alone where it is given."""
+    found = [r for r in records.values() if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)]
+    return sorted(found, key=lambda r: (r.search, r.number))
+
+
+def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search: int = 0) -> int:
+    """Return how many trials one search of an arm has in the end: as asked, or fewer where there are fewer points."""
+    searched = records_of(records, "search", arm, search)
     planned = max(study.trials, len(searched))
-    if (points := study.arms[arm].space.size()) is None:
+    if study.blocks:  # every arm has one trial in each block, the last ones too
+        points = [study.space(name).size() for name in study.arms]
+        return planned if None in points else max(len(searched), min(planned, max(p or 0 for p in points)))
+    if (size := study.space(arm).size()) is None:
         return planned
     tried = {json.dumps(r.params, sort_keys=True) for r in searched}
-    return min(planned, len(searched) + points - len(tried))
+    return min(planned, len(searched) + size - len(tried))
 
 
-def counting(records: Mapping[str, Record], stage: str) -> list[Record]:
-    """A stage's records; of the confirm stage those of present winners, for later trials may have overtaken others."""
-    found = [r for r in records.values() if r.stage == stage]
-    if stage == "search":
-        return found
-    best = {arm: best_record(records, arm) for arm in {r.arm for r in found}}
-    return [r for r in found if confirms(r, best[r.arm])]
+def best_record(records: Mapping[str, Record], arm: str, search: int | None = None) -> Record | None:
+    """Return the arm's complete trial of lowest finite validation NLL, of one search or of all."""
+    done = ranked(records, arm, search)
+    return done[0] if done else None
 
 
-def confirms(run: Record, winner: Record | None) -> bool:
-    """Whether a confirm run is of this winner (or of an unknown one)."""
-    return winner is None or run.winner == winner.name
-
-
-def best_record(records: Mapping[str, Record], arm: str) -> Record | None:
-    """The arm's complete trial of lowest finite validation NLL."""
-    done = [r for r in records_of(records, "search", arm) if r.state == "complete" and is_finite(r.nll)]
-    return min(done, key=lambda r: (r.nll, r.number)) if done else None
+def ranked(records: Mapping[str, Record], arm: str, search: int | None = None) -> list[Record]:
+    """Return the arm's complete search trials with a finite validation NLL, the lowest first."""
+    done = [r for r in records_of(records, "search", arm, search) if r.state == "complete" and is_finite(r.nll)]
+    return sorted(done, key=lambda r: (r.nll, r.search, r.number))
 
 
 def is_finite(nll: float | None) -> bool:
@@ -176,8 +189,10 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
     return record
 
 
-def read_block_nll(folder: Path, record: Record) -> Any:
-    """Return the test split's loss of each block, of a complete confirm run.
+def read_block_bins(folder: Path, record: Record) -> Any:
+    """Return the test split's NLL sums of a complete confirm run: [N, 10] by block and tenth of the positions.
+
+    Folders of earlier versions hold [N], without tenths.
 
     Raises:
         InputError: The file is lost, damaged, or another run's.
@@ -189,6 +204,12 @@ def read_block_nll(folder: Path, record: Record) -> Any:
         if report.digests.get(path.name, digest(content)) != digest(content):
             raise ValueError("its checksum is not the one that reports.jsonl holds")
         return losses_of(content, record)
+
+
+def read_block_nll(folder: Path, record: Record) -> Any:
+    """Return the test split's NLL sum of each block, of a complete confirm run."""
+    found = read_block_bins(folder, record)
+    return found if found.ndim == 1 else found.sum(axis=1)
 
 
 def read_id(folder: Path) -> str | None:
@@ -222,7 +243,7 @@ def check_kinds(folder: Path) -> None:
 
 
 def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Return the numbers of each arm's ended trials in Optuna's database; empty while it can't be read."""
+    """Return the numbers of the ended trials by Optuna study; empty while the database can't be read."""
     found: dict[str, set[int]] = {}
     uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
     with (
@@ -257,10 +278,13 @@ def _unreadable(path: Path) -> bool:
 def lost_trials(folder: Path, ended: Mapping[str, Set[int]], records: Mapping[str, Record]) -> list[str]:
     """Return a line for each arm that has lost trials: Optuna knows of them, or of later ones there are files."""
     problems = []
-    for arm in dict.fromkeys([*ended, *(r.arm for r in records.values())]):
-        known = {r.number for r in records_of(records, "search", arm)}
-        if gone := sorted((ended.get(arm, set()) | set(range(max(known, default=0)))) - known):
-            path = folder / "trials" / f"{arm}-{gone[0]:04d}" / "trial.json"
+    places = dict.fromkeys([*ended, *(optuna_name(r.arm, r.search) for r in records.values())])
+    for name in places:
+        arm, _, search = name.partition("#")
+        index = int(search or 0)
+        known = {r.number for r in records_of(records, "search", arm, index)}
+        if gone := sorted((ended.get(name, set()) | set(range(max(known, default=0)))) - known):
+            path = folder / "trials" / trial_name(arm, index, gone[0]) / "trial.json"
             others = f", and those of {len(gone) - 1} other trials" if len(gone) > 1 else ""
             problems.append(f"{path} is missing{others}; restore it from a backup")
     return problems

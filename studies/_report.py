@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _plots
 from ._files import write_atomically
-from ._records import Record, confirms, records_of
+from ._records import Record, records_of
 from ._results import Results
 from ._sheets import (
     WORDS,
@@ -20,6 +20,8 @@ from ._sheets import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
+    positions_sheet,
+    rates_sheet,
     searched_sheet,
     trials_sheet,
     winning_sheet,
@@ -27,6 +29,7 @@ from ._sheets import (
 from ._shown import shown
 from ._study import Study
 from ._terminal import Drawing
+from ._winners import winners
 
 _MANY = 40  # rows above which a table starts folded
 
@@ -59,16 +62,18 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         study: the study.
         path: of the file; a reader sees the old file or the new one.
     """
-    best = best_trials(records, study, results.arms)
+    best = best_trials(records, study)
     colors = _plots.arm_colors(study.arms)
     search = [r for arm in study.arms for r in records_of(records, "search", arm)]
     body = [
         _head(results, study),
         _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
-        *(_boundaries(arm, records, study, best, colors[arm]) for arm in study.arms),
+        *_rates(results, colors),
+        *_positions(results),
+        *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
-        _section("Winning configurations", _html(winning_sheet(results, study, best))),
-        _section("Confirm runs", _html(confirm_sheet(records, study, best))),
+        _section("Winning configurations", _html(winning_sheet(study, records))),
+        _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
         _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
         _section("Provenance", _provenance(results.provenance)),
     ]
@@ -114,17 +119,44 @@ def _figure(svg: str | None, caption: str) -> str:
 
 
 def _forest(results: Results, colors: Mapping[str, str]) -> str:
+    several = any(c.searches > 1 for c in results.comparisons)
+    level = next((c.level for c in results.comparisons), 0.05)
     caption = (
-        "Diamonds: change in test PPL over all paired seeds, with the 95 % interval; dots: each seed. "
+        f"Diamonds: change in test PPL over all pairs, with the {100 * (1 - level):g} % interval; dots: each "
+        f"{'search' if several else 'seed'}. "
         "Shaded: the published scale of improvements (from 0.5 % minimal, 1 % moderate, 2 % strong)."
     )
     return _figure(_plots.forest(results.comparisons, colors), caption)
 
 
-def _boundaries(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record], color: str) -> str:
-    """Only for an arm that learns them: its confirm runs, or before these its best trial."""
-    runs = [r for r in records_of(records, "confirm", arm) if r.reports and confirms(r, best.get(arm))]
-    runs = runs or [best[arm]] if arm in best else runs
+def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
+    """The profile over learning rates, where there is one."""
+    figure = _plots.rates(results.comparisons, colors)
+    if figure is None:
+        return []
+    depends = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.depends_on_rate]
+    said = (
+        f"The answer depends on the learning rate for {', '.join(depends)}."
+        if depends
+        else ("With each arm at its own best rate, no comparison is decided otherwise.")
+    )
+    caption = (
+        "Matched change in test PPL where all arms have the winning learning rate times a factor, with its interval; "
+        f"open diamonds: each arm at its own best rate (quadratic in the log of the rate). {said}"
+    )
+    return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
+
+
+def _positions(results: Results) -> list[str]:
+    sheet = positions_sheet(results)
+    return [_section("Positions in the block", _html(sheet))] if sheet.rows else []
+
+
+def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> str:
+    """Only for an arm that learns them: its confirm runs, or before these the trials that have won."""
+    found = [w for (_, name), w in winners(study, records).items() if name == arm]
+    runs = [r for w in found for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
+    runs = runs or [w.record for w in found]
     shifts = _plots.boundary_shifts(runs, study.block_size, color)
     if shifts is None:
         return ""
@@ -146,7 +178,7 @@ def _moved(runs: Sequence[Record]) -> str:
     return f"A boundary moved by {distance.mean():.2f} tokens on average and by {distance.max():.2f} at most."
 
 
-def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
     counts = []
     for arm in study.arms:
         states = [r.state for r in trials if r.arm == arm]
@@ -158,7 +190,7 @@ def _curves(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) 
     return _figure(_plots.curves(trials, study, best), caption)
 
 
-def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Record]) -> str:
+def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
     caption = (
         "What was searched against the last validation PPL, arms in the colours above. Filled: complete; hollow: "
         "pruned (fewer steps, so not to be compared with complete ones); diamonds: each arm's best; crosses: diverged."
@@ -169,7 +201,8 @@ def _parameters(trials: Sequence[Record], study: Study, best: Mapping[str, Recor
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"up to {study.trials} trials an arm of {study.max_steps} steps, {study.seeds} paired seeds"
+        f"{study.searches} searches of up to {study.trials} trials an arm of {study.max_steps} steps, "
+        f"{study.seeds} paired seeds in each"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""

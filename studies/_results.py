@@ -10,11 +10,13 @@ import numpy as np
 from hylorada import InputError
 from hylorada._seals import SEAL
 
+from ._compare import Comparison, Losses, compare_arms
 from ._files import read_json, reading, write_json
-from ._records import Record, ended_trials, lost_trials, owner_of, read_block_nll, read_id, read_record, read_records
-from ._statistics import ArmScores, Comparison, compare, verdict
+from ._records import Record, ended_trials, lost_trials, owner_of, read_id, read_record, read_records
 from ._store import Store
 from ._study import Study
+from ._verdict import verdict
+from ._winners import winners
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,16 @@ class ArmResult:
 
     Attributes:
         arm: name.
-        trial: the search trial whose configuration was confirmed.
-        params: what that trial's search had proposed.
-        ppl: exp of the mean test NLL over seeds.
-        ppl_median: median over seeds.
-        ppl_by_seed: every seed.
-        seeds: numbers of the paired seeds.
+        trial: the search trial whose configuration was confirmed; the first search's.
+        params: what was confirmed of it.
+        ppl: exp of the mean test NLL over all paired runs.
+        ppl_median: median over these runs.
+        ppl_by_seed: every run.
+        seeds: number of the paired seed of each run.
         parameters: trainable numbers of the adapter.
         trial_seconds: mean time of a confirm run: its share of its packs' time.
         searched: search trials by state.
+        runs: name of each run; empty in results of earlier versions.
     """
 
     arm: str
@@ -44,6 +47,7 @@ class ArmResult:
     parameters: int
     trial_seconds: float
     searched: Mapping[str, int]
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Results:
         earlier: verdicts that the test split gave before the study was extended, the first one first.
         notes: what the reader must know: arms left out, runs that failed.
         provenance: commit, versions, model and data fingerprints, seeds.
+        looks: numbers of replicates (searches, or seeds of a single search) at which the test split was read.
     """
 
     study: str
@@ -71,6 +76,7 @@ class Results:
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
     earlier: tuple[str, ...] = ()
+    looks: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,31 +102,48 @@ def gather(
         before: the study's results until now, if it had any: whoever extends a study may have read them.
     """
     study = store.study
-    runs = {arm: _confirmed(store, arm) for arm in study.arms}
-    paired = _paired_seeds(runs)
-    kept = {arm: [r for r in found if r.number in paired] for arm, found in runs.items()}
-    scores = {arm: _scores(arm, found, store) for arm, found in kept.items() if found}
-    pairs = [p for p in study.comparisons if all(x in scores for x in p)]
-    comparisons = compare(list(scores.values()), pairs, seed=study.seed) if pairs else ()
+    losses = Losses(study, store.records, store.folder)
+    kept = {arm: found for arm in study.arms if (found := losses.kept(arm))}
+    arms = tuple(_arm_result(store, losses, arm, found) for arm, found in kept.items())
+    looks = _looks(study, losses, before)
+    comparisons = compare_arms(losses, _declared(study, looks), {a.arm: a.parameters for a in arms})
     earlier = _earlier(before, comparisons)
     return Results(
         study=study.name,
         base_ppl=None if base is None else float(base["ppl"]),
-        tokens=_tokens(scores),
-        arms=tuple(_arm_result(store, kept[arm], s) for arm, s in scores.items()),
+        tokens=losses.tokens(),
+        arms=arms,
         comparisons=comparisons,
-        verdict=_verdict(study, comparisons),
+        verdict=verdict(study, comparisons),
         notes=(
             *notes,
-            *_lost_runs(store, runs),
+            *_lost_runs(store),
+            *_at_the_edge(losses),
             *_idle_boundaries(kept),
             *empty_buckets(kept, study.block_size),
             *_looks_ahead(kept),
-            *_read_again(earlier),
+            *_read_again(earlier, study),
         ),
         provenance=provenance,
         earlier=earlier,
+        looks=looks,
     )
+
+
+def _looks(study: Study, losses: Losses, before: Results | None) -> tuple[int, ...]:
+    """Return the looks taken, with this one; new runs at an old number of replicates count as one more."""
+    found = [losses.seeds(s) for s in range(study.searches) if losses.seeds(s)]
+    now = len(found) if study.searches > 1 else len(found[0]) if found else 0
+    taken = () if before is None else before.looks
+    same = before is not None and sorted(losses.names()) == sorted(n for a in before.arms for n in a.runs)
+    if now < 2 or (same and taken):
+        return taken
+    return (*taken, max(now, taken[-1] + 1) if taken else now)
+
+
+def _declared(study: Study, taken: tuple[int, ...]) -> tuple[int, ...]:
+    """Return all looks that share the level: those taken, and those still declared."""
+    return () if not taken else tuple(sorted({*taken, *(n for n in study.looks if n > taken[-1])}))
 
 
 def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tuple[str, ...]:
@@ -131,14 +154,24 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     return before.earlier if not then or then == now else (*before.earlier, before.verdict)
 
 
-def _read_again(earlier: tuple[str, ...]) -> list[str]:
+def _read_again(earlier: tuple[str, ...], study: Study) -> list[str]:
     if not earlier:
         return []
     times = f"{len(earlier)} earlier verdict" + "s" * (len(earlier) > 1)
-    return [
-        f"the test split has given {times} before this one, which the intervals do not allow for: where a study goes "
-        f"on because of what it found, chance findings grow likelier. First: {earlier[0]}"
-    ]
+    allowed = "its level allows for that" if study.looks else "no looks were declared, so earlier levels did not"
+    return [f"the test split has given {times} before this one; {allowed}. First: {earlier[0]}"]
+
+
+def _at_the_edge(losses: Losses) -> list[str]:
+    """Say which arms lose runs at a higher learning rate: the best common rate lies near the edge of stability."""
+    study, notes = losses.study, []
+    for arm in study.arms:
+        searches = losses.searches((arm,))
+        lost = [f for f in sorted(study.factors) if f > 1 and any(losses.diverged(s, arm, f) for s in searches)]
+        if lost:
+            edge = f"{lost[0]:g} times the winning learning rate"
+            notes.append(f"arm {arm!r} diverges at {edge}: the winning rate lies at the edge of stability")
+    return notes
 
 
 def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
@@ -151,74 +184,37 @@ def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
     ]
 
 
-def _verdict(study: Study, comparisons: tuple[Comparison, ...]) -> str:
-    """The subject is named only where its own comparison, the study's first, could be made."""
-    if not comparisons:
-        return "No verdict: no pair of arms has finished the confirm stage."
-    first = comparisons[0]
-    if (first.arm, first.reference) == study.comparisons[0]:
-        return verdict(comparisons, subject=study.subject)
-    missing = " vs ".join(study.comparisons[0])
-    return f"The main comparison, {missing}, could not be made; {verdict(comparisons)}"
-
-
-def _confirmed(store: Store, arm: str) -> list[Record]:
-    """Finished confirm runs of the arm's present winner; a longer search may have found another than before."""
-    best = store.best(arm)
-    runs = store.of("confirm", arm) if best else []
-    return [r for r in runs if r.state == "complete" and best and r.winner == best.name]
-
-
-def _paired_seeds(runs: Mapping[str, list[Record]]) -> set[int]:
-    """Seeds that every arm with any finished run has finished."""
-    sets = [{r.number for r in found} for found in runs.values() if found]
-    return set.intersection(*sets) if sets else set()
-
-
-def _scores(arm: str, runs: list[Record], store: Store) -> ArmScores:
-    ordered = sorted(runs, key=lambda r: r.number)
-    losses = [read_block_nll(store.folder, r) for r in ordered]
-    return ArmScores(
-        arm=arm,
-        seeds=tuple(r.number for r in ordered),
-        block_nll=np.stack(losses),
-        tokens_per_block=store.study.block_size - 1,
-    )
-
-
-def _tokens(scores: Mapping[str, ArmScores]) -> int:
-    first = next(iter(scores.values()), None)
-    return 0 if first is None else first.block_nll.shape[1] * first.tokens_per_block
-
-
-def _arm_result(store: Store, runs: list[Record], scores: ArmScores) -> ArmResult:
-    states = [r.state for r in store.of("search", scores.arm)]
-    best = store.best(scores.arm)
+def _arm_result(store: Store, losses: Losses, arm: str, runs: list[Record]) -> ArmResult:
+    states = [r.state for r in store.of("search", arm)]
+    nll = np.array([losses.nll(r) for r in runs])
+    by_search = [nll[[r.search == s for r in runs]].mean() for s in sorted({r.search for r in runs})]
     return ArmResult(
-        arm=scores.arm,
-        trial=best.name if best else "",
+        arm=arm,
+        trial=runs[0].winner,
         params=runs[0].params,
-        ppl=scores.ppl_mean,
-        ppl_median=scores.ppl_median,
-        ppl_by_seed=tuple(float(p) for p in scores.ppl_by_seed),
-        seeds=scores.seeds,
+        ppl=float(np.exp(np.mean(by_search))),
+        ppl_median=float(np.median(np.exp(nll))),
+        ppl_by_seed=tuple(np.exp(nll).tolist()),
+        seeds=tuple(r.number for r in runs),
         parameters=runs[0].reports[-1].parameters,
         trial_seconds=float(np.mean([r.reports[-1].seconds for r in runs])),
         searched={s: states.count(s) for s in sorted(set(states))},
+        runs=tuple(r.name for r in runs),
     )
 
 
-def _lost_runs(store: Store, runs: Mapping[str, list[Record]]) -> list[str]:
+def _lost_runs(store: Store) -> list[str]:
     """What the reader must know of confirm runs that ended badly: leaving them out flatters their arm."""
-    notes = []
-    for arm, finished in runs.items():
-        best = store.best(arm)
-        ended = [r for r in store.of("confirm", arm) if r.state in ("diverged", "failed")]
-        lost = [r for r in ended if best and r.winner == best.name]
+    study, notes = store.study, []
+    found = winners(study, store.records)
+    for arm in study.arms:
+        runs = [r for (_, a), w in found.items() if a == arm for r in w.runs(store.records, "confirm") if r.factor == 1]
+        lost = [r for r in runs if r.state in ("diverged", "failed")]
+        finished = any(r.state == "complete" for r in runs)
         effect = "its seed is left out of every arm" if finished else "the arm has no result"
         notes += [f"{r.name} {r.state}: {r.reason}; {effect}" for r in lost]
         if lost:
-            count = f"{len(lost)} of {store.study.seeds}"
+            count = f"{len(lost)} of {study.seeds * study.searches}"
             notes.append(f"{count} confirm runs of arm {arm!r} did not finish: it looks better than it is")
     return notes
 

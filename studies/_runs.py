@@ -162,7 +162,10 @@ class StudyRuns:
             CHILD_OF: self._study_id,
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
+            "hylorada.search": str(record.search),
         }
+        if record.block is not None:
+            tags["hylorada.block"] = str(record.block)
         first = record.reports[0] if record.reports else None
         started = first.time - int(1000 * first.seconds) if first and first.time else None
         made = self.client.create_run(self._experiment, start_time=started, tags=tags)

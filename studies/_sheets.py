@@ -1,15 +1,19 @@
 """The tables of a report as plain cells, before they are drawn in the terminal or in HTML."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ._compare import Change, Comparison
 from ._plots import last, value_text
-from ._records import Record, best_record, confirms, records_of
+from ._records import Record, records_of
 from ._results import ArmResult, Results
-from ._statistics import Comparison
 from ._study import Study
+from ._winners import counting, winners
 
-WORDS = {"arm", "comparison", "effect", "parameter", "reason", "searched", "searched over", "state", "trial"}
+WORDS = {
+    *("arm", "comparison", "effect", "outcome", "parameter", "reason"),
+    *("searched", "searched over", "stage", "state", "trial"),
+}
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -41,11 +45,9 @@ class Sheet:
         return replace(self, columns=tuple(map(change, self.columns)), rows=rows)
 
 
-def best_trials(records: Mapping[str, Record], study: Study, confirmed: Sequence[ArmResult]) -> dict[str, Record]:
-    """The trial behind each confirmed arm; of the other arms, the best so far."""
-    best = {a.arm: records[a.trial] for a in confirmed if a.trial in records}
-    found = {arm: best_record(records, arm) for arm in study.arms}
-    return {arm: record for arm, record in found.items() if record} | best
+def best_trials(records: Mapping[str, Record], study: Study) -> frozenset[str]:
+    """Return the names of the search trials that have won, one for each search and arm."""
+    return frozenset(w.record.name for w in winners(study, records).values())
 
 
 def _ppl(value: float | None) -> str:
@@ -81,58 +83,114 @@ def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tup
 
 
 def _arms_caption(results: Results) -> str:
-    seeds = max((len(a.seeds) for a in results.arms), default=0)
-    if not seeds:
+    if not results.arms:
         return "No arm has finished the confirm stage."
-    noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
-    return f"test PPL: mean over seeds; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
+    first = next(iter(results.comparisons), None)
+    runs = max(len(a.ppl_by_seed) for a in results.arms)
+    searches = first.searches if first else 1
+    noise = "1 paired seed, so intervals hold no seed noise" if runs == 1 else f"{runs} paired runs"
+    if searches > 1:
+        noise = f"{searches} searches, {noise}"
+    return f"test PPL: mean over runs; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
 
 
 def comparisons_sheet(results: Results) -> Sheet:
-    """One row a comparison, with every seed."""
+    """One row a comparison, with every search or seed."""
     rows = [
         (
             f"{c.arm} vs {c.reference}",
             _change(c),
+            c.outcome,
             f"{c.median:+z.2f}",
-            ", ".join(f"{x:+z.2f}" for x in c.by_seed),
+            ", ".join(f"{x:+z.2f}" for x in (c.by_search if c.searches > 1 else c.by_seed)),
+            "" if c.replicate_sd is None else f"{c.replicate_sd:.2f}",
+            _range(c.hodges_lehmann),
+            _range(c.own_best),
             f"{c.p_value:.2g}",
             f"{c.p_holm:.2g}",
             f"{c.smallest_visible:.2f}",
+            "" if c.parameters_per_percent is None else f"{c.parameters_per_percent:,.0f}",
             c.decision,
         )
         for c in results.comparisons
     ]
-    titles = ("change [95 % interval]", "median, %", "each seed, %", "p", "Holm p", "smallest visible, %")
-    return Sheet(("comparison", *titles, "effect"), tuple(rows))
+    several = any(c.searches > 1 for c in results.comparisons)
+    each = "each search, %" if several else "each seed, %"
+    titles = ("change [interval]", "outcome", "median, %", each, "SD, %", "Hodges-Lehmann", "at own best rate")
+    last_titles = ("p", "Holm p", "smallest visible, %", "parameters per 1 %")
+    return Sheet(("comparison", *titles, *last_titles, "effect"), tuple(rows))
 
 
-def winning_sheet(results: Results, study: Study, best: Mapping[str, Record]) -> Sheet:
-    """One row a parameter, one column an arm."""
-    params = {arm: r.params for arm, r in best.items()} | {a.arm: a.params for a in results.arms}
-    arms = [arm for arm in study.arms if arm in params]
-    names = dict.fromkeys(n for arm in arms for n in [*study.arms[arm].space.parameters, *params[arm]])
+def _range(c: Change | None) -> str:
+    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
+
+
+def rates_sheet(results: Results) -> Sheet:
+    """One row a comparison, one column a factor of the learning rate: the matched change there."""
+    factors = list(dict.fromkeys(r.factor for c in results.comparisons for r in c.profile))
+    rows = []
+    for c in results.comparisons:
+        found = {r.factor: r.change for r in c.profile}
+        rows.append((f"{c.arm} vs {c.reference}", *(_range(found.get(f)) for f in factors)))
+    return Sheet(("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ())
+
+
+def positions_sheet(results: Results) -> Sheet:
+    """One row a comparison: LIM-PPL and each tenth of the positions."""
+    names = list(dict.fromkeys(n for c in results.comparisons for n in c.positions))
+    rows = []
+    for c in results.comparisons:
+        cells = [c.positions.get(n) for n in names]
+        rows.append((f"{c.arm} vs {c.reference}", *(_marked(x) for x in cells)))
+    caption = "Change in %; * better or worse after Holm's adjustment within the row." if names else ""
+    titles = ["LIM-PPL" if n == "lim_ppl" else f"tenth {int(n.rpartition('_')[2]) + 1}" for n in names]
+    return Sheet(("comparison", *titles), tuple(rows) if names else (), caption=caption)
+
+
+def _marked(c: Change | None) -> str:
+    return "" if c is None else _range(c) + (" *" if c.outcome in ("better", "worse") else "")
+
+
+def winning_sheet(study: Study, records: Mapping[str, Record]) -> Sheet:
+    """One row a parameter, one column a winner."""
+    found = {(arm, search): w.params(study) for (search, arm), w in winners(study, records).items()}
+    places = sorted(found, key=lambda place: (list(study.arms).index(place[0]), place[1]))
+    names = dict.fromkeys(n for arm, search in places for n in [*study.space(arm).parameters, *found[arm, search]])
     rows = [
-        (n, *(value_text(params[a][n]) if n in params[a] else "" for a in arms), _searched_over(n, study))
+        (n, *(value_text(found[p][n]) if n in found[p] else "" for p in places), _searched_over(n, study))
         for n in names
     ]
-    return Sheet(("parameter", *arms, "searched over"), tuple(rows))
+    titles = [f"{arm} s{search}" if study.searches > 1 else arm for arm, search in places]
+    return Sheet(("parameter", *titles, "searched over"), tuple(rows))
 
 
 def _searched_over(name: str, study: Study) -> str:
-    declared = [a.space.parameters[name] for a in study.arms.values() if name in a.space.parameters]
+    spaces = [study.space(arm).parameters for arm in study.arms]
+    declared = [parameters[name] for parameters in spaces if name in parameters]
     return " or ".join(dict.fromkeys(map(str, declared)))
 
 
-def confirm_sheet(records: Mapping[str, Record], study: Study, best: Mapping[str, Record]) -> Sheet:
-    """One row a run of the confirm stage; runs of a trial that a longer search has overtaken step back."""
-    runs = [r for arm in study.arms for r in records_of(records, "confirm", arm)]
+def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
+    """One row a run on fresh seeds; runs of a trial that a longer search has overtaken step back."""
+    stages = ("select", "confirm")
+    runs = [r for stage in stages for arm in study.arms for r in records_of(records, stage, arm)]
+    counted = {r.name for stage in stages for r in counting(study, records, stage)}
     rows = [
-        (r.arm, str(r.number), _ppl(last(r, "test/ppl")), _ppl(last(r, "eval/ppl")), r.state, r.reason or "")
+        (
+            r.arm,
+            r.stage,
+            str(r.search) if study.searches > 1 else "",
+            f"{r.factor:g}" if len(study.factors) > 1 else "",
+            str(r.number),
+            _ppl(last(r, "test/ppl")),
+            _ppl(last(r, "eval/ppl")),
+            r.state,
+            r.reason or "",
+        )
         for r in runs
     ]
-    columns = ("arm", "seed", "test PPL", "validation PPL", "state", "reason")
-    faint = frozenset(i for i, r in enumerate(runs) if not confirms(r, best.get(r.arm)))
+    columns = ("arm", "stage", "search", "x learning rate", "seed", "test PPL", "validation PPL", "state", "reason")
+    faint = frozenset(i for i, r in enumerate(runs) if r.name not in counted)
     caption = "Grey: runs of an earlier best trial; they don't count." if faint else ""
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
 
@@ -141,23 +199,23 @@ def _trial_cells(r: Record) -> tuple[str, ...]:
     return (r.name, r.state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
 
 
-def trials_sheet(arm: str, records: Mapping[str, Record], study: Study, best: Mapping[str, Record]) -> Sheet:
+def trials_sheet(arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]) -> Sheet:
     """The search trials of one arm, one column a parameter."""
     found = records_of(records, "search", arm)
-    names = list(dict.fromkeys([*study.arms[arm].space.parameters, *(n for r in found for n in r.params)]))
+    names = list(dict.fromkeys([*study.space(arm).parameters, *(n for r in found for n in r.params)]))
     rows = [(*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names)) for r in found]
     return Sheet(
         columns=(*_TRIAL_COLUMNS, *names),
         rows=tuple(rows),
-        strong=frozenset(i for i, r in enumerate(found) if r is best.get(arm)),
+        strong=frozenset(i for i, r in enumerate(found) if r.name in best),
         faint=frozenset(i for i, r in enumerate(found) if r.state != "complete"),
     )
 
 
 def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     """The search trials of all arms, what each searched in one column."""
-    best = best_trials(records, study, ())
+    best = best_trials(records, study)
     found = [r for arm in study.arms for r in records_of(records, "search", arm)]
     rows = [(*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items())) for r in found]
-    strong = frozenset(i for i, r in enumerate(found) if r is best.get(r.arm))
+    strong = frozenset(i for i, r in enumerate(found) if r.name in best)
     return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)

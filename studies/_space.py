@@ -221,12 +221,15 @@ class Space:
         return {name: p.to_dict() for name, p in self.parameters.items()}
 
     @classmethod
-    def from_dict(cls, declared: Mapping[str, Any], *, real: Collection[str] = ()) -> "Space":
+    def from_dict(
+        cls, declared: Mapping[str, Any], *, real: Collection[str] = (), earlier: "Space | None" = None
+    ) -> "Space":
         """Build from plain values: ``{low, high, log}``, ``{choice: [...]}``, each with ``when``, or a bare constant.
 
         Args:
             declared: by parameter.
             real: parameters whose ranges hold fractions, also between whole ends.
+            earlier: a space drawn before this one, whose parameters conditions may name.
 
         Raises:
             InputError: every malformed parameter.
@@ -237,7 +240,8 @@ class Space:
         problems: list[str] = []
         for name, value in declared.items():
             try:
-                parameters[name] = _parse(name, value, parameters, name in real)
+                known = {**earlier.parameters, **parameters} if earlier else parameters
+                parameters[name] = _parse(name, value, known, name in real)
             except InputError as error:
                 problems += error.problems
         if problems:

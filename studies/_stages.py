@@ -103,7 +103,8 @@ def _parent_params(study: Study) -> dict[str, Any]:
 
 
 def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
-    from ._campaign import Campaign, Ledger, winners  # imports Ray, which reads the environment
+    from ._campaign import Campaign, find_winners  # imports Ray, which reads the environment
+    from ._ledger import Ledger
 
     study = store.study
     with ExitStack() as stack:
@@ -111,17 +112,20 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
         ledger = Ledger(store, tracker, panel)
         campaign = Campaign(ledger)
         if campaign.searches:
-            panel.say(f"{study.name}: {study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}")
+            times = f"{study.searches} searches of " if study.searches > 1 else ""
+            panel.say(
+                f"{study.name}: {times}{study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}"
+            )
             devices.cluster.probe([_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)])
-            panel.begin("search", sum(map(store.planned, study.arms)))
+            panel.begin("search", sum(store.planned(a, s) for s in range(study.searches) for a in study.arms))
         while count := campaign.remaining():
             devices.cluster.run(campaign, check)
             campaign = Campaign(ledger)  # Tune may end with trials that it could not start again
             if campaign.remaining() >= count:
                 raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
-        best = winners(store)
+        found = find_winners(store)
         base = _base(store, devices)
-    results = gather(store, base, devices.provenance, list(best.missing), results_so_far(store))
+    results = gather(store, base, devices.provenance, list(found.missing), results_so_far(store))
     _write(results, store, tracker)
     return results
 
@@ -167,7 +171,8 @@ def _write(results: Results, store: Store, tracker: Tracker) -> None:
     write_html(results, store.records, store.study, store.folder / "report.html")
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
-        figures[f"test/change_{c.arm}_vs_{c.reference}_percent"] = c.change
+        for end, value in (("percent", c.change), ("low", c.low), ("high", c.high), ("p_holm", c.p_holm)):
+            figures[f"test/change_{c.arm}_vs_{c.reference}_{end}"] = value
     files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json")}
     records = list(store.records.values())
     for record in records:

@@ -13,9 +13,10 @@ from filelock import Timeout
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from hylorada import InputError, derive_seed
+from hylorada import InputError
 
 from ._changes import changes, fewer
+from ._common import common_values, search_seeds
 from ._database import OPTUNA_STATES, check_pages, connect, differing, disconnect, expected, fault_of, rebuild
 from ._database import fault as fault_before
 from ._files import STUDY, append_line, damaged, read_json, stored_study, study_lock, write_atomically, write_json
@@ -28,12 +29,14 @@ from ._records import (
     check_kinds,
     is_finite,
     lost_trials,
+    optuna_name,
     owner_of,
     planned_trials,
     read_block_nll,
     read_id,
     read_records,
     records_of,
+    trial_name,
 )
 from ._sampler import make_sampler
 from ._study import Study
@@ -66,7 +69,7 @@ class Store:
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know of how the folder was found
         self._storage: optuna.storages.RDBStorage | None = None
-        self._optuna: dict[str, optuna.Study] = {}
+        self._optuna: dict[tuple[str, int], optuna.Study] = {}  # by arm and search
         try:
             self._open()
         except BaseException:
@@ -94,22 +97,25 @@ class Store:
         self._close_database()
         self._lock.release()
 
-    def of(self, stage: str, arm: str) -> list[Record]:
-        """The records of one stage and arm, by number."""
-        return records_of(self.records, stage, arm)
+    def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:
+        """The records of one stage and arm, by search and number."""
+        return records_of(self.records, stage, arm, search)
 
-    def planned(self, arm: str) -> int:
-        """How many trials the arm's search has in the end."""
-        return planned_trials(self.study, self.records, arm)
+    def planned(self, arm: str, search: int = 0) -> int:
+        """How many trials one search of the arm has in the end."""
+        return planned_trials(self.study, self.records, arm, search)
 
-    def propose(self, arm: str) -> Record:
-        """Ask the arm's Optuna study for its next trial and write it down."""
-        study = self._optuna[arm]
+    def propose(self, arm: str, search: int = 0) -> Record:
+        """Ask the arm's Optuna study of a search for its next trial and write it down."""
+        study = self._optuna[arm, search]
         number = sum(t.state != TrialState.WAITING for t in study.get_trials(deepcopy=False))
-        if number == 0:
-            study.enqueue_trial(self.study.start(arm), skip_if_exists=True)
-        study.sampler = self._sampler(arm, number)
-        return self._sampled(arm, study.ask())
+        given = self.study.start(arm) if number == 0 else {}
+        if self.study.blocks:  # every arm of the block gets these; its sampler proposes the rest
+            given |= self.study.labels(arm, common_values(self.study, search, number))
+        if given:
+            study.enqueue_trial(given, skip_if_exists=True)
+        study.sampler = self._sampler(arm, search, number)
+        return self._sampled(arm, search, study.ask())
 
     def add(self, record: Record) -> None:
         """Write a new record down."""
@@ -271,7 +277,8 @@ class Store:
 
     def _connect(self) -> None:
         self._storage = connect(self.folder / "optuna.db")
-        self._optuna = {arm: self._open_optuna(arm) for arm in self.study.arms}
+        places = [(arm, search) for search in range(self.study.searches) for arm in self.study.arms]
+        self._optuna = {place: self._open_optuna(*place) for place in places}
 
     def _close_database(self) -> None:
         if self._storage is not None:
@@ -279,9 +286,9 @@ class Store:
         self._storage, self._optuna = None, {}
 
     def _lacking(self) -> str | None:
-        for arm, study in self._optuna.items():
+        for (arm, search), study in self._optuna.items():
             known = {t.number for t in study.get_trials(deepcopy=False)}
-            if not known >= {r.number for r in self.of("search", arm)}:
+            if not known >= {r.number for r in self.of("search", arm, search)}:
                 return f"lacks trials of arm {arm!r}"
         return None
 
@@ -291,9 +298,9 @@ class Store:
         Raises:
             InputError: The files have no checksums, so that either may be damaged.
         """
-        for arm, study in self._optuna.items():
+        for (arm, search), study in self._optuna.items():
             stored = study.get_trials(deepcopy=False)
-            for record in self.of("search", arm):
+            for record in self.of("search", arm, search):
                 wanted = expected(self.folder, self.study, record)
                 if name := differing(stored[record.number], wanted):
                     self._settle(record, name, stored[record.number], wanted)
@@ -310,26 +317,32 @@ class Store:
             (folder / CHECKPOINT).unlink(missing_ok=True)
             self.notes.append(f"{record.name} has lost reports; it is trained again")
 
-    def _open_optuna(self, arm: str) -> optuna.Study:
-        return optuna.create_study(storage=self._storage, study_name=arm, direction="minimize", load_if_exists=True)
+    def _open_optuna(self, arm: str, search: int) -> optuna.Study:
+        return optuna.create_study(
+            storage=self._storage, study_name=optuna_name(arm, search), direction="minimize", load_if_exists=True
+        )
 
-    def _sampler(self, arm: str, number: int) -> BaseSampler:
+    def _sampler(self, arm: str, search: int, number: int) -> BaseSampler:
         study = self.study
-        return make_sampler(study.seed, arm, number, trials=study.trials, points=study.arms[arm].space.size())
+        points = None if study.blocks else study.space(arm).size()
+        return make_sampler(study.seed, optuna_name(arm, search), number, trials=study.trials, points=points)
 
-    def _sampled(self, arm: str, trial: optuna.Trial) -> Record:
-        params = self.study.arms[arm].space.sample(trial)
+    def _sampled(self, arm: str, search: int, trial: optuna.Trial) -> Record:
+        params = self.study.space(arm).sample(trial)
         adapter, training = self.study.configs(arm, params)
+        seed, data_seed = search_seeds(self.study, arm, search, trial.number)
         record = Record(
-            name=f"{arm}-{trial.number:04d}",
+            name=trial_name(arm, search, trial.number),
             arm=arm,
             stage="search",
             number=trial.number,
             params=params,
             adapter=adapter.to_dict(),
             training=training.to_dict(),
-            seed=derive_seed(self.study.seed, arm, trial.number),
-            data_seed=derive_seed(self.study.seed, "data"),
+            seed=seed,
+            data_seed=data_seed,
+            search=search,
+            block=trial.number if self.study.blocks else None,
         )
         self.add(record)
         return record
@@ -337,19 +350,19 @@ class Store:
     def _lost(self) -> list[str]:
         """Return a line for each arm with ended trials of which no files are left: a search would repeat itself."""
         ended = {
-            arm: {t.number for t in study.get_trials(deepcopy=False) if t.state.is_finished()}
-            for arm, study in self._optuna.items()
+            optuna_name(*place): {t.number for t in study.get_trials(deepcopy=False) if t.state.is_finished()}
+            for place, study in self._optuna.items()
         }
         return lost_trials(self.folder, ended, self.records)
 
     def _reconcile(self) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
-        for arm, study in self._optuna.items():
+        for (arm, search), study in self._optuna.items():
             for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                record = self.records.get(f"{arm}-{frozen.number:04d}")
+                record = self.records.get(trial_name(arm, search, frozen.number))
                 if record is None:  # asked, but not yet written down
-                    study.sampler = self._sampler(arm, frozen.number)
-                    self._sampled(arm, optuna.Trial(study, frozen._trial_id))
+                    study.sampler = self._sampler(arm, search, frozen.number)
+                    self._sampled(arm, search, optuna.Trial(study, frozen._trial_id))
                     continue
                 for report in record.reports:
                     self._report_to_optuna(record, report)
@@ -357,14 +370,14 @@ class Store:
                     self._tell_optuna(record)
 
     def _drop_checkpoint(self, record: Record) -> None:
-        """An ended search trial is not gone on with; of a confirm run the checkpoint is the adapter."""
-        if record.stage == "search":
+        """Delete the checkpoint of an ended trial, which nothing resumes; that of a confirm run is the adapter."""
+        if record.stage != "confirm":
             (self.trial_folder(record.name) / CHECKPOINT).unlink(missing_ok=True)
 
     def _report_to_optuna(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
         if record.stage == "search" and nll is not None:
-            study = self._optuna[record.arm]
+            study = self._optuna[record.arm, record.search]
             frozen = study.get_trials(deepcopy=False)[record.number]
             if not frozen.state.is_finished() and report.step not in frozen.intermediate_values:
                 optuna.Trial(study, frozen._trial_id).report(nll, report.step)
@@ -373,7 +386,7 @@ class Store:
         if record.stage == "search":
             state = OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None
-            self._optuna[record.arm].tell(record.number, value, state=state, skip_if_finished=True)
+            self._optuna[record.arm, record.search].tell(record.number, value, state=state, skip_if_finished=True)
 
     def _write_record(self, record: Record) -> None:
         path = self.trial_folder(record.name) / "trial.json"

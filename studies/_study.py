@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from ._space import Space
 
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
 TRAINING_FIELDS = {f.name for f in dataclasses.fields(TrainingConfig)}
+GROWING = ("trials", "searches", "seeds")  # what a study may be extended by
 SET_BY_STUDY = {"max_positions": "it follows block_size"}
 _REAL_FIELDS = {n for c in (HyLoRADAConfig, TrainingConfig) for n, hint in get_type_hints(c).items() if hint is float}
 _CHECKED_TOGETHER = (
@@ -67,8 +69,19 @@ class Study:
         test_blocks: test blocks of the verdict; None takes all.
         grace_steps: ASHA's first rung in optimizer steps; 0 turns ASHA off.
         reduction_factor: ASHA's eta: of each rung's trials the best 1/eta go on.
-        seeds: paired seeds of the confirm stage.
+        common: space of the parameters that every arm has. In a matched study one draw of them serves one trial of
+            every arm.
+        matched: whether arms are searched and compared at equal common values; else each arm searches all by itself.
+        searches: R, independent repetitions of the search; with two or more the verdict speaks of the method.
+        finalists: of each arm and search, how many of its best trials are trained again on fresh selection seeds.
+        selection_seeds: how many seeds each finalist gets; the lowest mean validation loss wins.
+        profile: factors of the learning rate at which a matched study confirms; 1 must be one of them.
+        seeds: paired seeds of the confirm stage, for each search.
         seed: of the whole study.
+        margin: differences in PPL within this many % count as no difference that matters.
+        looks: numbers of replicates (searches, or seeds of a single search) at which the test split may be read.
+            All share the 5 %, so each has a lower level; empty declares none beyond the first.
+        spread_test: whether test blocks are taken evenly over the split instead of from its start.
         defaults: adapter and training fields that all arms share.
         arms: by name.
         comparisons: (arm, reference) pairs of the verdict, the main one first.
@@ -89,8 +102,17 @@ class Study:
     test_blocks: int | None = None
     grace_steps: int = 25
     reduction_factor: int = 2
+    common: Space = field(default_factory=lambda: Space({}))
+    matched: bool = True
+    searches: int = 1
+    finalists: int = 1
+    selection_seeds: int = 1
+    profile: tuple[float, ...] = (1.0,)
     seeds: int = 5
     seed: int = 0
+    margin: float = 0.5
+    looks: tuple[int, ...] = ()
+    spread_test: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict)
     arms: Mapping[str, Arm] = field(default_factory=dict)
     comparisons: tuple[tuple[str, str], ...] = ()
@@ -105,7 +127,7 @@ class Study:
         Raises:
             InputError: values that don't fit together.
         """
-        values = {**self.defaults, **self.arms[arm].config, **self.arms[arm].space.decoded(params)}
+        values = {**self.defaults, **self.arms[arm].config, **self.space(arm).decoded(params)}
         adapter = {k: v for k, v in values.items() if k in ADAPTER_FIELDS}
         training = {k: v for k, v in values.items() if k in TRAINING_FIELDS}
         return (
@@ -115,11 +137,37 @@ class Study:
 
     def start(self, arm: str) -> dict[str, Any]:
         """The shared defaults as the arm's first point, as Optuna takes it."""
-        return dict(self.arms[arm].space.start(self._fields(arm)))
+        return self.labels(arm, self._fields(arm))
+
+    def labels(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of an arm's space as Optuna takes them for a trial that is to have them."""
+        return dict(self.space(arm).start(values))
+
+    def space(self, arm: str) -> Space:
+        """Return all that is searched for an arm: the common parameters, then its own."""
+        return Space({**self.common.parameters, **self.arms[arm].space.parameters})
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the search runs in matched blocks: one draw of the common values, one trial of every arm."""
+        return self.matched and bool(self.common.parameters)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Factors of the learning rate to confirm at, 1 first; a study that is not matched has 1 alone."""
+        return tuple(sorted(self.profile, key=lambda f: (f != 1, f))) if self.blocks else (1.0,)
+
+    def common_start(self) -> dict[str, Any]:
+        """Return the shared defaults as a first block of common values."""
+        return dict(self.common.first({**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **self.defaults}))
+
+    def point(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a whole point of an arm's space: these values, and the defaults where they are silent."""
+        return dict(self.space(arm).first({**self._fields(arm), **values}))
 
     def firsts(self, arm: str) -> list[dict[str, Any]]:
         """The same as whole points within the arm's space, one for every structure of adapter that it can propose."""
-        space, points = self.arms[arm].space, []
+        space, points = self.space(arm), []
         for values in space.combinations(_STRUCTURE):
             point = space.first({**self._fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}})
             if point not in points:
@@ -150,12 +198,20 @@ class Study:
         """Plain values, as a study file holds them."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         arms = {name: {"config": dict(a.config), "space": a.space.to_dict()} for name, a in self.arms.items()}
-        pairs = [list(p) for p in self.comparisons]
-        return {**values, "defaults": dict(self.defaults), "arms": arms, "comparisons": pairs}
+        plain = {
+            "common": {"space": self.common.to_dict()},
+            "profile": list(self.profile),
+            "looks": list(self.looks),
+            "defaults": dict(self.defaults),
+            "arms": arms,
+            "comparisons": [list(p) for p in self.comparisons],
+        }
+        return {**values, **plain}
 
     def fingerprint(self) -> str:
-        """Changes with anything that changes results (not with the number of trials or seeds, which may grow)."""
-        values = {k: v for k, v in self.to_dict().items() if k not in ("trials", "seeds", "name", "subject")}
+        """Return a digest of all that changes results; counts of trials, searches and seeds, which may grow, do not."""
+        free = {*GROWING, "name", "subject", "margin", "looks"}
+        values = {k: v for k, v in self.to_dict().items() if k not in free}
         if values["document_separator"] in ("auto", "eos"):  # as it was before the field was added
             del values["document_separator"]
         for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
@@ -184,13 +240,24 @@ class Study:
         if not wrong_defaults:
             defaults, declared = _decided(defaults, declared)
             shared = {**defaults, "max_positions": block_size}
-        arms, found = _parse_arms(declared, shared, wrong_defaults)
+        common, found = _parse_common(values.get("common", {}))
         problems += found
+        arms, found = _parse_arms(declared, shared, wrong_defaults, common)
+        problems += found
+        problems += _profile_problems(values.get("profile", [1.0])) + _look_problems(values.get("looks", []))
         pairs = values.get("comparisons", ())
         problems += _comparison_problems(pairs, declared)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
-        return cls(**{**values, "defaults": defaults, "arms": arms, "comparisons": tuple((a, b) for a, b in pairs)})
+        parsed = {
+            "common": common,
+            "profile": tuple(float(f) for f in values.get("profile", [1.0])),
+            "looks": tuple(values.get("looks", ())),
+            "defaults": defaults,
+            "arms": arms,
+            "comparisons": tuple((a, b) for a, b in pairs),
+        }
+        return cls(**{**values, **parsed})
 
 
 def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any], Any]:
@@ -232,8 +299,14 @@ class _Plain:
     test_blocks: int | None
     grace_steps: int
     reduction_factor: int
+    matched: bool
+    searches: int
+    finalists: int
+    selection_seeds: int
     seeds: int
     seed: int
+    margin: float
+    spread_test: bool
 
 
 _PLAIN = {f.name for f in dataclasses.fields(_Plain)}
@@ -245,10 +318,15 @@ _AT_LEAST = {
     "test_blocks": 2,
     "grace_steps": 0,
     "reduction_factor": 2,
+    "searches": 1,
+    "finalists": 1,
+    "selection_seeds": 1,
     "seeds": 1,
     "seed": 0,
+    "margin": 0.0,
 }
-_AT_MOST = {"trials": 10**6, "seeds": 10**4}
+_AT_MOST = {"trials": 10**6, "searches": 100, "finalists": 100, "selection_seeds": 100, "seeds": 10**4}
+_AT_MOST_FACTORS, _AT_MOST_LOOKS = 9, 10
 _ONE_OF = {"dtype": ("float32", "bfloat16", "float64"), "document_separator": DOCUMENT_SEPARATORS}
 
 
@@ -323,7 +401,41 @@ def _rung_problems(study: Study) -> list[str]:
     return []
 
 
-def _parse_arms(declared: Any, shared: Mapping[str, Any], wrong: set[str]) -> tuple[dict[str, Arm], list[str]]:
+def _parse_common(declared: Any) -> tuple[Space, list[str]]:
+    """Read the space of the parameters that all arms share; return it and all problems."""
+    if not isinstance(declared, Mapping) or set(declared) - {"space"}:
+        return Space({}), [f"common must hold space, got {declared!r}"]
+    space, problems, _ = _parse_space("common", declared.get("space", {}))
+    if "max_steps" in space.parameters:
+        problems.append("common.space: max_steps is not searched (equal budgets); set defaults.max_steps")
+    return space, problems
+
+
+def _profile_problems(factors: Any) -> list[str]:
+    numbers = (
+        [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)] if _is_list(factors) else []
+    )
+    if not numbers or len(numbers) != len(factors) or not all(0 < f < math.inf for f in numbers):
+        return [f"profile must be a list of positive factors of the learning rate, got {factors!r}"]
+    if 1 not in numbers or len(set(numbers)) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
+        return [f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"]
+    return []
+
+
+def _look_problems(looks: Any) -> list[str]:
+    whole = _is_list(looks) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks)
+    if not whole or sorted(set(looks)) != list(looks) or len(looks) > _AT_MOST_LOOKS:
+        return [f"looks must be at most {_AT_MOST_LOOKS} ascending numbers of replicates from 2, got {looks!r}"]
+    return []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _parse_arms(
+    declared: Any, shared: Mapping[str, Any], wrong: set[str], common: Space
+) -> tuple[dict[str, Arm], list[str]]:
     """All arms that can be read, and all problems."""
     if not isinstance(declared, Mapping) or not declared:
         return {}, [f"arms must name at least one arm, got {declared!r}"]
@@ -335,7 +447,7 @@ def _parse_arms(declared: Any, shared: Mapping[str, Any], wrong: set[str]) -> tu
         elif not isinstance(values, Mapping) or set(values) - {"config", "space"}:
             problems.append(f"arms.{name} must hold config and space, got {values!r}")
         else:
-            arms[name], found = _parse_arm(name, values, shared, wrong)
+            arms[name], found = _parse_arm(name, values, shared, wrong, common)
             problems += found
     return arms, problems
 
@@ -350,32 +462,44 @@ def _arm_name_problem(name: Any) -> str | None:
 
 
 def _parse_arm(
-    name: str, values: Mapping[str, Any], shared: Mapping[str, Any], wrong: set[str]
+    name: str, values: Mapping[str, Any], shared: Mapping[str, Any], wrong: set[str], common: Space
 ) -> tuple[Arm, list[str]]:
     config = values.get("config", {})
     problems, wrong_here = _field_problems(f"arms.{name}.config", config)
-    try:
-        space = Space.from_dict(values.get("space", {}), real=_REAL_FIELDS)
-    except InputError as error:
-        return Arm(), problems + [f"arms.{name}.{p}" for p in error.problems]
-    for parameter, declared in space.parameters.items():
-        for value in declared.values.examples():
-            found, wrong_value = _field_problems(f"arms.{name}.space", {parameter: value})
-            problems += found
-            wrong_here |= wrong_value
+    space, found, wrong_values = _parse_space(f"arms.{name}", values.get("space", {}), common)
+    problems += found
+    wrong_here |= wrong_values
     if "*" in wrong | wrong_here:
         return Arm(space=space), problems
     if "max_steps" in config or "max_steps" in space.parameters:
         problems.append(f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps")
+    for parameter in [p for p in common.parameters if p in space.parameters or p in config]:
+        problems.append(f"arms.{name}: {parameter} is in common.space, so no arm sets or searches it by itself")
     arm = Arm(config=config, space=space)
-    return arm, problems + [f"arms.{name}: {p}" for p in _misfits(arm, shared, wrong | wrong_here)]
+    whole = Space({**common.parameters, **space.parameters})
+    return arm, problems + [f"arms.{name}: {p}" for p in _misfits(config, whole, shared, wrong | wrong_here)]
 
 
-def _misfits(arm: Arm, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
+def _parse_space(where: str, declared: Any, earlier: Space | None = None) -> tuple[Space, list[str], set[str]]:
+    """Read a space; return it, all problems, and the names of parameters with wrong values (``*``: all)."""
+    try:
+        space = Space.from_dict(declared, real=_REAL_FIELDS, earlier=earlier)
+    except InputError as error:
+        return Space({}), [f"{where}.{p}" for p in error.problems], {"*"}
+    problems, wrong = [], set()
+    for parameter, values in space.parameters.items():
+        for value in values.values.examples():
+            found, wrong_value = _field_problems(f"{where}.space", {parameter: value})
+            problems += found
+            wrong |= wrong_value
+    return space, problems, wrong
+
+
+def _misfits(config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
     """Values that are right by themselves but not together, in whatever may be proposed."""
     problems: dict[str, None] = {}
-    for values in (point for fields in _CHECKED_TOGETHER for point in arm.space.combinations(fields)):
-        sound = {k: v for k, v in {**shared, **arm.config, **values}.items() if k not in wrong}
+    for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
+        sound = {k: v for k, v in {**shared, **config, **values}.items() if k not in wrong}
         try:
             HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
         except InputError as error:

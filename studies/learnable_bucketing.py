@@ -4,7 +4,6 @@ from typing import Any
 
 DESCRIPTION = "fixed against learned bucket boundaries of position-adaptive landmarks"
 
-_LEARNING_RATE = {"low": 5e-4, "high": 2e-2, "log": True}
 _LANDMARKS = {"choice": [4, 8, 16]}
 _BUCKETS = {"choice": [8, 16, 32]}
 _WEIGHTS = {"choice": [0.0, 0.001, 0.01, 0.1]}
@@ -19,25 +18,33 @@ STUDY: dict[str, Any] = {
     "document_separator": "auto",
     "block_size": 128,
     "dtype": "float32",
-    "trials": 8,
+    "trials": 6,
     "eval_every": 16,
     "eval_blocks": 12,
     "test_blocks": 100,
     "grace_steps": 16,
     "reduction_factor": 2,
-    "seeds": 3,
+    # one draw serves a trial of every arm: paired seeds cancel noise only between runs of equal learning rate
+    "common": {"space": {"learning_rate": {"low": 5e-4, "high": 2e-2, "log": True}}},
+    "matched": True,
+    "searches": 3,
+    "finalists": 2,
+    "selection_seeds": 1,
+    "profile": [0.5, 1.0, 2.0],
+    "seeds": 2,
     "seed": 0,
+    "margin": 0.5,
+    "looks": [],
+    "spread_test": True,
     "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 48, "batch_size": 2},
     "arms": {
         "baseline": {
             "config": {"landmarks": False},
-            "space": {"learning_rate": _LEARNING_RATE},
         },
         # the bucket count is searched here too: else the learnable arm could win by its bucket count alone
         "fixed": {
             "config": {"landmark_bucketing": "fixed"},
             "space": {
-                "learning_rate": _LEARNING_RATE,
                 "num_landmarks": _LANDMARKS,
                 "num_buckets": _BUCKETS,
                 "bucket_spacing": {"choice": ["log", "linear"]},
@@ -46,7 +53,6 @@ STUDY: dict[str, Any] = {
         "learnable": {
             "config": {"landmark_bucketing": "learnable"},
             "space": {
-                "learning_rate": _LEARNING_RATE,
                 "num_landmarks": _LANDMARKS,
                 "num_buckets": _BUCKETS,
                 "temperature": {"low": 1e-3, "high": 1e-1, "log": True},

@@ -27,8 +27,9 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     import numpy as np
 
     from hylorada import Blocks
-    from studies._campaign import Ledger, Search
+    from studies._campaign import Search
     from studies._inputs import Material
+    from studies._ledger import Ledger
     from studies._panel import Panel
     from studies._store import Store
     from studies._tracking import Tracker

@@ -1,7 +1,6 @@
 """Perplexity and its kin by hand."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,18 +8,23 @@ import pytest
 from hylorada._evaluation import Evaluation, perplexity, position_bins, summarize
 
 
-def _evaluation(block_nll: list[float], bin_nll: list[float], bin_tokens: list[int], num_bytes: int = 1) -> Evaluation:
-    def pad(values: list[Any]) -> list[Any]:
-        return values + [0] * (10 - len(values))
-
-    return Evaluation(np.array(block_nll), np.array(pad(bin_nll), dtype=float), np.array(pad(bin_tokens)), num_bytes)
-
-
 def test_perplexity_weighs_tokens_not_batches() -> None:
     """Mean NLL 2.0 over 10 tokens and 4.0 over 2: neither 20.0855 (mean of means) nor 30.9936 (mean of PPLs)."""
-    found = _evaluation([20.0, 8.0], [28.0], [12])
+    bins = np.zeros((2, 10))
+    bins[:, 3] = [20.0, 8.0]
+    found = Evaluation(bins, np.array([12] + [0] * 9), 1)
     assert found.nll == pytest.approx(28 / 12)
     assert found.ppl == pytest.approx(10.3123, abs=5e-5)
+
+
+def test_block_bins_are_the_sums_of_each_block_and_tenth() -> None:
+    token_nll = np.random.default_rng(0).random((3, 24))
+    found = summarize(token_nll, 1)
+    for block in range(3):
+        for tenth in range(10):
+            inside = [token_nll[block, p - 1] for p in range(1, 25) if p * 10 // 25 == tenth]
+            assert found.block_bins[block, tenth] == pytest.approx(sum(inside))
+    assert found.block_nll == pytest.approx(token_nll.sum(axis=1))
 
 
 def test_eight_tokens_in_two_bins_are_three_and_four_targets() -> None:

@@ -1,10 +1,14 @@
 """A base that trains in milliseconds, one whole study that many tests look at, and one MLflow store a file."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import mlflow
+import optuna
 import pytest
 import torch
+from campaigns import Folder
 from mlflow_records import Mlflow
 from study_runs import SMALL, FinishedStudy, run_cli
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -72,3 +76,20 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def said() -> list[str]:
     """What a tracker has told the user."""
     return []
+
+
+@pytest.fixture(scope="session")
+def optuna_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Optuna's empty tables: to make them takes longer than most tests."""
+    path = tmp_path_factory.mktemp("database") / "optuna.db"
+    optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, optuna_tables: Path) -> Iterator[Folder]:
+    (tmp_path / "try").mkdir()
+    shutil.copy(optuna_tables, tmp_path / "try")
+    opened = Folder(tmp_path / "try")
+    yield opened
+    opened.close()

@@ -20,7 +20,10 @@ _MARK = "HYLORADA_TEST_STUDY"  # in the environment of every process of a comman
 SMALL = (
     "--block-size=32",
     "--trials=4",
+    "--searches=1",
     "--seeds=2",
+    "--set=finalists=1",
+    "--set=profile=[1.0]",
     "--set=defaults.max_steps=8",
     "--set=eval_every=2",
     "--set=grace_steps=2",

@@ -12,7 +12,9 @@ from studies._arguments import parse
 from studies._asked import checked_study
 from studies._cli import main
 from studies._job import Report
-from studies._records import Record, counting
+from studies._records import Record
+from studies._study import Study
+from studies._winners import counting
 
 
 def test_home_is_found_by_all_commands(
@@ -86,5 +88,6 @@ def test_confirm_runs_of_overtaken_winners_do_not_count() -> None:
     search = [record("search", 0, 2.0), record("search", 1, 1.0)]
     runs = [record("confirm", n, 1.0, winner) for n, winner in enumerate(["search-0", "search-1", "search-1"])]
     records = {r.name: r for r in (*search, *runs)}
-    assert counting(records, "search") == search
-    assert counting(records, "confirm") == runs[1:]
+    study = Study.from_dict({"definition": "d", "name": "n", "arms": {"a": {}}})
+    assert counting(study, records, "search") == search
+    assert counting(study, records, "confirm") == runs[1:]

@@ -11,11 +11,11 @@ import matplotlib
 import pytest
 from rich.console import Console
 
+from studies._compare import Comparison
 from studies._job import Report
 from studies._records import Record
 from studies._report import table, trial_table, write_html
 from studies._results import ArmResult, Results
-from studies._statistics import Comparison
 from studies._study import Study
 from studies._terminal import Drawing
 

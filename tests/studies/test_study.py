@@ -89,12 +89,12 @@ def test_every_searched_value_reaches_the_configuration(arm: str) -> None:
     sampler = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     seen: set[str] = set()
     for _ in range(30):
-        params = study.arms[arm].space.sample(sampler.ask())
+        params = study.space(arm).sample(sampler.ask())
         adapter, training = study.configs(arm, params)
         found = {**adapter.to_dict(), **training.to_dict()}
         assert {name: found[name] for name in params} == params
         seen |= params.keys()
-    assert seen == study.arms[arm].space.parameters.keys() == STUDY["arms"][arm]["space"].keys()
+    assert seen == {"learning_rate", *STUDY["arms"][arm].get("space", {})}
     assert seen <= ADAPTER_FIELDS | TRAINING_FIELDS
 
 
@@ -136,7 +136,7 @@ def test_first_of_the_shipped_study_is_its_start(arm: str) -> None:
     study = _study()
     (point,) = study.firsts(arm)
     assert point.items() >= study.start(arm).items()
-    assert point.keys() <= study.arms[arm].space.parameters.keys()
+    assert point.keys() <= study.space(arm).parameters.keys()
 
 
 def test_from_dict_tells_every_problem_at_once() -> None:
@@ -180,7 +180,7 @@ def test_from_dict_blames_no_neighbour_of_a_wrong_field() -> None:
 
 def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
     arm = {"space": {"num_buckets": {"choice": [4, 8]}}}  # the default is 32
-    study = _study(block_size=16, arms={"one": arm}, comparisons=[])
+    study = _study(block_size=16, common={}, arms={"one": arm}, comparisons=[])
     assert study.start("one") == {}
     assert study.configs("one", {"num_buckets": 8})[0].num_buckets == 8
 
@@ -241,7 +241,7 @@ def test_from_dict_finds_what_goes_wrong_in_the_middle_of_two_choices() -> None:
 def test_searched_lists_reach_the_configuration() -> None:
     lists = [["q_proj", "v_proj"], ["q_proj"]]
     arm = {"config": {"target_modules": ["q_proj"]}, "space": {"target_modules": {"choice": lists}}}
-    study = _study(arms={"one": arm}, comparisons=[])
+    study = _study(common={}, arms={"one": arm}, comparisons=[])
     assert study.start("one") == {"target_modules": '["q_proj"]'}
     assert study.configs("one", study.start("one"))[0].target_modules == ("q_proj",)
     drawn = study.arms["one"].space.sample(optuna.create_study().ask())
@@ -285,16 +285,23 @@ _CHANGES: dict[str, Any] = {
     "test_blocks": 12,
     "grace_steps": 0,
     "reduction_factor": 3,
+    "common": {"space": {"learning_rate": {"low": 1e-3, "high": 2e-2, "log": True}}},
+    "matched": False,
+    "finalists": 7,
+    "selection_seeds": 7,
+    "profile": [1.0],
+    "spread_test": False,
     "seed": 1,
     "defaults": STUDY["defaults"] | {"r": 4},
-    "arms": STUDY["arms"] | {"baseline": {"config": {"landmarks": False}}},
+    "arms": STUDY["arms"] | {"baseline": {"config": {"landmarks": False, "r": 4}}},
     "comparisons": [["fixed", "baseline"]],
 }
 
 
 @pytest.mark.parametrize("field", STUDY)
 def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
-    free = {"name": "other", "subject": "other", "trials": 99, "seeds": 99}
+    free = {"name": "other", "subject": "other", "trials": 99, "searches": 99, "seeds": 99, "margin": 9.0}
+    free |= {"looks": [9]}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
 

@@ -1,0 +1,109 @@
+"""Add searches to a study until every comparison is decided, or the time is up."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from hylorada import InputError
+
+from ._options import Options
+from ._study import Study
+
+if TYPE_CHECKING:
+    from ._results import Results
+
+_GROWTH, _LOOKS = 2, 3  # undeclared looks: at R, 2 R and 4 R searches
+_MOST_SEARCHES = 100
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent.
+
+    Attributes:
+        margin: comparisons whose whole interval lies within this many % are decided, as equivalent.
+        seconds: wall time; None for as long as the declared looks take.
+    """
+
+    margin: float
+    seconds: float | None = None
+
+
+def with_looks(study: Study) -> Study:
+    """Return the study with looks declared, if it declares none that lie ahead."""
+    if any(n > study.searches for n in study.looks):
+        return study
+    first = max(2, study.searches)
+    ahead = [first * _GROWTH**k for k in range(_LOOKS) if first * _GROWTH**k <= _MOST_SEARCHES]
+    return replace(study, looks=tuple(sorted({*study.looks, *ahead})))
+
+
+def resolve(
+    study: Study,
+    options: Options,
+    console: Console,
+    budget: Budget,
+    run: Callable[[Study, Options, Console], "Results"],
+) -> "Results":
+    """Run a study, then with more searches, look by look, until every comparison is decided.
+
+    Args:
+        study: as it was run.
+        options: where to run.
+        console: for progress.
+        budget: when to stop all the same.
+        run: runs or resumes a study (:func:`studies._run.run_study`).
+
+    Returns:
+        The results of the last look.
+
+    Raises:
+        InputError: a margin or time that is not above 0.
+    """
+    _check(budget)
+    began = time.monotonic()
+    study = with_looks(replace(study, margin=budget.margin))
+    _say(console, f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts")
+    while True:
+        results = run(study, options, console)
+        undecided = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"]
+        ahead = [n for n in study.looks if n > study.searches]
+        decided = f"{len(results.comparisons) - len(undecided)} of {len(results.comparisons)} comparisons are decided"
+        _say(console, f"{study.searches} searches, {time.monotonic() - began:.0f} s: {decided}")
+        if not undecided or not ahead:
+            break
+        cost = _seconds_a_search(options.study_folder(study.name), study)
+        more = (ahead[0] - study.searches) * cost
+        if budget.seconds is not None and time.monotonic() - began + more > budget.seconds:
+            _say(console, f"{ahead[0]} searches would take about {more:.0f} s more, past the time limit")
+            break
+        _say(console, f"undecided: {', '.join(undecided)}; going to {ahead[0]} searches, about {more:.0f} s")
+        study = replace(study, searches=ahead[0])
+    return results
+
+
+def _check(budget: Budget) -> None:
+    problems = []
+    if not budget.margin > 0:
+        problems.append(f"margin must be above 0 %, got {budget.margin:g}")
+    if budget.seconds is not None and not budget.seconds > 0:
+        problems.append(f"time-limit must be above 0 s, got {budget.seconds:g}")
+    if problems:
+        raise InputError(problems)
+
+
+def _seconds_a_search(folder: Path, study: Study) -> float:
+    """Estimate the wall time of one more search from the time that the trials so far took of their hosts."""
+    from ._records import read_records
+
+    records = read_records(folder).values()
+    spent = sum(r.reports[-1].seconds for r in records if r.reports)
+    return spent / max(1, study.searches)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(f"resolve: {text}", highlight=False, markup=False, soft_wrap=True)
