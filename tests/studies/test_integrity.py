@@ -112,9 +112,7 @@ def test_changed_figure_of_an_earlier_version_is_seen(old: Path, field: str) -> 
     arm = values["arms"][1]
     arm[field] = [arm[field][0] + 0.01, *arm[field][1:]] if field == "ppl_by_seed" else arm[field] + 0.01
     path.write_text(json.dumps(values))
-    with pytest.raises(
-        InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "
-    ):
+    with pytest.raises(InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "):
         read_results(path)
 
 
