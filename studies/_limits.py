@@ -8,7 +8,7 @@ from pathlib import Path
 from hylorada import InputError
 
 _FREE = 50 * 2**20  # bytes of temporary files: logs, sockets and Tune's own
-_FILES = 512  # open files of one process
+_FILES = 1024  # open files of one process
 _SHARE = 0.3  # of the memory, for Ray's object store
 _BESIDE = 8 * 10**9  # bytes of addresses that Ray's and PyTorch's libraries take beside the store
 

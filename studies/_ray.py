@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._raylet import AuthenticationTokenLoader
 from ray.job_config import JobConfig
 
 from hylorada import InputError
@@ -124,7 +123,7 @@ class _Deaths:
     """Tells which of the processes that this one can't do without has died."""
 
     def __init__(self) -> None:
-        node = ray._private.worker._global_node
+        node: Any = ray._private.worker._global_node
         head, _, port = node.gcs_address.rpartition(":")
         self._node = node
         self._remote = [
@@ -180,7 +179,8 @@ def stop_ray(address: str | None = None) -> None:
         # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
         with uninterrupted() if address is None else nullcontext():
             ray.shutdown()
-        AuthenticationTokenLoader.instance().reset_cache()  # the calling program may start a Ray of its own
+        raylet: Any = ray._raylet
+        raylet.AuthenticationTokenLoader.instance().reset_cache()  # the calling program may start a Ray of its own
 
 
 def is_theirs() -> bool:

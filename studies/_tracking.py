@@ -10,7 +10,6 @@ from typing import Any
 
 from filelock import Timeout
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from ._address import shown
 from ._experiment import open_runs, passes, reason_of
@@ -233,6 +232,6 @@ def _reconcile(uri: str, experiment: str, study_id: str) -> str | None:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)
         closed = close_abandoned(client, str(found.experiment_id), study_id) if found else 0
-    except (MlflowException, OSError) as error:
+    except Exception as error:  # of MLflow, its database library, or a plugin of its
         return f"MLflow at {shown(uri)} does not answer ({reason_of(error)})"
     return f"closed {closed} MLflow runs that a process left running" if closed else None

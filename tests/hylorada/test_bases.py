@@ -291,7 +291,7 @@ def test_gated_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         # Made without the response that its constructor wants.
         raise OSError("You are trying to access a gated repo.") from GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", refuse)
     monkeypatch.setattr("hylorada._bases.hub_is_reachable", bool)
     with pytest.raises(InputError, match="access to some/model needs approval and a token"):
         inspect_base("some/model")

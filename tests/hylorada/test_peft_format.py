@@ -101,7 +101,7 @@ def test_round_trip_keeps_every_bit(
 ) -> None:
     model, ids = trained(**ARMS[arm]), _ids()
     model.save_pretrained(tmp_path / "a" / "b")
-    again = HyLoRADAModel.from_pretrained(make_base(), str(tmp_path / "a" / "b")).eval()
+    again = HyLoRADAModel.from_pretrained(make_base(), str(tmp_path / "a" / "b"), is_trainable=True).eval()
     assert again.active_peft_config == model.active_peft_config
     assert dict(again.adapter.named_parameters()).keys() == dict(model.adapter.named_parameters()).keys()
     for one, other in zip(again.adapter.parameters(), model.adapter.parameters(), strict=True):

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from unittest.mock import patch
 
 from study_runs import wait_until
 
@@ -111,7 +112,15 @@ class Nodes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def add(self, name: str, *, cpus: int = 1, hidden: Path | None = None, packages: Path | None = None) -> Node:
+    def add(
+        self,
+        name: str,
+        *,
+        cpus: int = 1,
+        hidden: Path | None = None,
+        packages: Path | None = None,
+        hub: Path | None = None,
+    ) -> Node:
         """Join a node.
 
         Args:
@@ -119,7 +128,12 @@ class Nodes:
             cpus: it offers.
             hidden: a folder that is empty as this node sees it.
             packages: a folder of packages that this node prefers.
+            hub: the folder of its Hugging Face cache, which it does not fetch anything into.
         """
+        if hub is not None:
+            own = {"HF_HOME": str(hub), "HF_HUB_OFFLINE": "1"}
+            with patch.dict(self.environment, own):
+                return self._start(name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages)
         return self._start(name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages)
 
     def _start(

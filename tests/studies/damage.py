@@ -228,13 +228,12 @@ def _plain(values: Any) -> Any:
     return json.loads(json.dumps(values))
 
 
-def campaign(storage: Path, count: int, seed: int = 0) -> list[Finding]:
-    """Damage a finished study and two that were broken off, a third of the mutations each."""
-    found: list[Finding] = []
-    for until in UNTIL:
-        subject = Subject(storage / until, until)
-        found += subject.mutations(random.Random(seed), count // len(UNTIL))
-    return found
+def campaign(storage: Path, count: int, seed: int = 0) -> Iterator[Finding]:
+    """Damage a finished study and two that were broken off in turn, a third of the mutations each."""
+    subjects = [Subject(storage / until, until) for until in UNTIL]
+    ways = [s.mutations(random.Random(f"{seed} {s.until}"), count // len(UNTIL)) for s in subjects]
+    for found in zip(*ways, strict=True):
+        yield from found
 
 
 def table(found: list[Finding]) -> str:
@@ -251,12 +250,14 @@ def table(found: list[Finding]) -> str:
 if __name__ == "__main__":
     began = time.monotonic()
     place = Path(tempfile.mkdtemp())
+    findings: list[Finding] = []
     try:
-        findings = campaign(place, int(sys.argv[1]) if len(sys.argv) > 1 else 2400)
-    finally:
+        for finding in campaign(place, int(sys.argv[1]) if len(sys.argv) > 1 else 2400):
+            findings.append(finding)
+            if finding.outcome == "wrong":
+                print(finding, flush=True)
+    finally:  # a run that is broken off shows what it has
         shutil.rmtree(place, ignore_errors=True)
-    print(table(findings))
-    for wrong in (f for f in findings if f.outcome == "wrong"):
-        print(wrong)
-    kinds = Counter((f.kind, f.outcome) for f in findings)
-    print(dict(sorted(kinds.items())), f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(table(findings))
+        print(f"{len(findings)} mutations in {time.monotonic() - began:.0f} s")
+        print(dict(sorted(Counter((f.kind, f.outcome) for f in findings).items())))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,36 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
     assert not any(storage.iterdir())
     for node in joined:
         node.kill()
+
+
+def cached(model: str, place: Path, commit: str) -> Path:
+    """A Hugging Face cache that holds a base as ``me/toy``."""
+    repository = place / "hub" / "models--me--toy"
+    shutil.copytree(model, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return place
+
+
+def test_node_that_lacks_the_base_is_named(
+    nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that has another commit of it; the base is in the driver's cache, and there is no network."""
+    ours = cached(toy_model, tmp_path / "ours", "a" * 40)
+    other = cached(toy_model, tmp_path / "other", "b" * 40)
+    hubs = {"has": ours, "lacks": tmp_path / "empty", "differs": other}
+    joined = [nodes.add(name, hub=hub) for name, hub in hubs.items()]
+    monkeypatch.setenv("HF_HOME", str(ours))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = run_on(nodes, monkeypatch, "--model=me/toy", f"--storage={tmp_path / 'runs'}", "--wait=30", *SMALL)
+    for node in joined:
+        node.kill()
+    assert done.code == 2, done.err
+    differs, lacks = sorted(done.err.splitlines())
+    assert "(lacks): model 'me/toy': no folder, no cached copy, no way to the hub" in lacks + differs
+    version = f"(differs) has another version of model 'me/toy': {'b' * 40}, this one {'a' * 40}"
+    assert version in lacks + differs
+    assert not (tmp_path / "runs").exists()
 
 
 def test_nodes_join_and_die_in_mid_study(

@@ -9,7 +9,7 @@ from damage import campaign, table
 
 @pytest.mark.timeout(240)
 def test_a_few_mutations(tmp_path: Path) -> None:
-    found = campaign(tmp_path, 90, seed=3)
+    found = list(campaign(tmp_path, 90, seed=3))
     assert [f for f in found if f.outcome == "wrong"] == []
     counts = Counter(f.outcome for f in found)
     assert len(found) == 90
@@ -19,7 +19,7 @@ def test_a_few_mutations(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_thousands_of_mutations(tmp_path: Path) -> None:
-    found = campaign(tmp_path, 2400)
+    found = list(campaign(tmp_path, 2400))
     print(table(found))
     assert [f for f in found if f.outcome == "wrong"] == []
     assert {f.file for f in found} >= {"trial.json", "reports.jsonl", "test_block_nll.npy", "optuna.db", "results.json"}

@@ -1,5 +1,6 @@
 """What a study does to its surroundings: its workspace, and when Ray starts."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,12 +15,13 @@ from typing import Any
 
 import pytest
 import ray
+from filelock import FileLock, Timeout
 from study_runs import small_disk
 
 from hylorada import InputError
 from studies import _cli, learnable_bucketing
 from studies._devices import Devices
-from studies._environment import short_folder
+from studies._environment import _LOCK, _UNSEEN, short_folder
 from studies._limits import check_limits
 from studies._main import main
 from studies._options import Options
@@ -41,20 +43,22 @@ def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
         shutil.rmtree(folder)
 
 
-def test_folder_of_a_process_that_has_just_begun_is_left_alone() -> None:
-    program = """
-        import shutil
-        from studies._environment import _LOCK, _held, short_folder
+def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that starts in that moment would take the folder for one that was left."""
+    locked: list[Path] = []
+    flock = fcntl.flock
 
-        for _ in range(40):
-            folder = short_folder()
-            assert (folder / _LOCK).is_file()
-            shutil.rmtree(folder)
-            _held.pop().release()
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    begun = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(8)]
-    assert [process.communicate(timeout=100)[1] for process in begun] == [""] * 8
+    def note(number: int, operation: int) -> None:
+        locked.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+        flock(number, operation)
+
+    monkeypatch.setattr(fcntl, "flock", note)
+    folder = short_folder()
+    names = [path.name for path in locked if path.parent == folder]
+    assert (names[-1], _LOCK in names) == (_UNSEEN, False)
+    with pytest.raises(Timeout, match=_LOCK):
+        FileLock(folder / _LOCK, timeout=0).acquire()
+    shutil.rmtree(folder)
 
 
 def test_full_disk_for_temporary_files_is_named(tmp_path: Path) -> None:

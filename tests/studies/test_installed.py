@@ -16,7 +16,8 @@ from hylorada_command import prefer_installed
 prefer_installed()
 import mine, yaml
 print(mine.__file__, yaml.__file__)
-print(subprocess.check_output([sys.executable, "-c", "import mine, yaml; print(mine.__file__, yaml.__file__)"], text=True))
+command = [sys.executable, "-c", "import mine, yaml; print(mine.__file__, yaml.__file__)"]
+print(subprocess.check_output(command, text=True))
 """
 
 

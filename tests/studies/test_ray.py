@@ -42,7 +42,7 @@ print(ray.get(ray.remote(lambda: 5).remote()))
 def start(model: str, storage: Path, *options: str) -> Command:
     """A study that has come to its first report."""
     process = Command("run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options)
-    wait_until(lambda: any(storage.glob("**/reports.jsonl")) or process.poll() is not None)
+    wait_until(lambda: any(storage.glob("**/reports.jsonl")) or process.poll() is not None, 300)
     return process
 
 
