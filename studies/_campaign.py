@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ._asha import Asha
 from ._common import rerun_seeds
@@ -104,30 +105,40 @@ class Rerun(Stage):
                 self._ledger.open(record)
                 self._ledger.finish(record, "pruned", "its arm has found a better trial")
 
-    def _record(self, winner: Winner, number: int, factor: float = 1.0) -> Record:
-        """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search."""
-        study, source = self._store.study, winner.record
-        params = winner.params(study)
-        adapter, training = study.configs(source.arm, params)
-        scaled = {**training.to_dict(), "learning_rate": training.learning_rate * factor}
-        if "learning_rate" in params:
-            params["learning_rate"] = scaled["learning_rate"]
-        seed, data_seed = rerun_seeds(study, self.title, source.search, number)
-        return Record(
-            name=winner.name(self.title, number, factor),
-            arm=source.arm,
-            stage=self.title,  # type: ignore[arg-type]
-            winner=source.name,
-            number=number,
-            params=params,
-            adapter=adapter.to_dict(),
-            training=scaled,
-            seed=seed,
-            data_seed=data_seed,
-            search=source.search,
-            block=winner.block,
-            factor=factor,
-        )
+
+def rerun_record(
+    study: Study, winner: Winner, stage: Literal["select", "confirm"], number: int, factor: float = 1.0
+) -> Record:
+    """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search.
+
+    Args:
+        study: the study.
+        winner: the configuration to train.
+        stage: which stage it is of.
+        number: of the seed.
+        factor: what the learning rate is multiplied by.
+    """
+    source, params = winner.record, winner.params(study)
+    adapter, training = study.configs(source.arm, params)
+    scaled = {**training.to_dict(), "learning_rate": training.learning_rate * factor}
+    if "learning_rate" in params:
+        params["learning_rate"] = scaled["learning_rate"]
+    seed, data_seed = rerun_seeds(study, stage, source.search, number)
+    return Record(
+        name=winner.name(stage, number, factor),
+        arm=source.arm,
+        stage=stage,
+        winner=source.name,
+        number=number,
+        params=params,
+        adapter=adapter.to_dict(),
+        training=scaled,
+        seed=seed,
+        data_seed=data_seed,
+        search=source.search,
+        block=winner.block,
+        factor=factor,
+    )
 
 
 class Select(Rerun):
@@ -140,7 +151,7 @@ class Select(Rerun):
         places = [(search, arm) for search in range(study.searches) for arm in study.arms]
         contested = [w for place in places if len(w := finalists(study, records, *place)) > 1]
         return [
-            self._record(candidate, seed)
+            rerun_record(study, candidate, "select", seed)
             for seed in range(study.selection_seeds)
             for candidates in contested
             for candidate in candidates
@@ -156,7 +167,9 @@ class Confirm(Rerun):
         study = self._store.study
         best = winners(study, self._store.records).values()
         # seed by seed, the matched rate first, so that a broken-off stage has whole pairs
-        return [self._record(w, s, f) for s in range(study.seeds) for f in study.factors for w in best]
+        return [
+            rerun_record(study, w, "confirm", s, f) for s in range(study.seeds) for f in study.factors for w in best
+        ]
 
 
 class Campaign:

@@ -37,7 +37,7 @@ def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
 def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int, int]:
     """Return the seeds of a search trial's adapter and of its data; the arms of a matched block share both."""
     place = [search] if search else []
-    who = ("block", search, number) if study.blocks else (*place, arm, number)
+    who: list[int | str] = ["block", search, number] if study.blocks else [*place, arm, number]
     return derive_seed(study.seed, *who), derive_seed(study.seed, "data", *place)
 
 

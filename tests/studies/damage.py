@@ -23,7 +23,7 @@ from made_studies import Until, make
 
 from hylorada import InputError
 from studies._arguments import parse
-from studies._campaign import winners
+from studies._campaign import find_winners
 from studies._cli import run
 from studies._files import stored_study
 from studies._results import gather
@@ -160,7 +160,7 @@ class Subject:
         """See what the study would do next; what it says of that."""
         store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
         notes = list(store.notes)
-        best = winners(store).records
+        best = list(find_winners(store).winners.values())
         if self.until == "search":
             # of the running trials, how far they are known to be is no decision
             jobs = {r.name: store.job(r).to_dict() for r in store.records.values() if r.state == "running"}
@@ -168,9 +168,9 @@ class Subject:
             seen["next"] = _plain([store.id, jobs, proposals])
             return notes
         ended = {r.name for r in store.records.values() if r.stage == "confirm" and r.state == "complete"}
-        lost = {f"{w.name}-confirm-{s:02d}" for w in best for s in range(1 + (self.until == "end"))} - ended
+        lost = {w.name("confirm", s) for w in best for s in range(1 + (self.until == "end"))} - ended
         notes += [f"{name} is trained again" for name in sorted(lost)]
-        seen["next"] = _plain([store.id, [w.name for w in best], [w.adapter for w in best]])
+        seen["next"] = _plain([store.id, [w.record.name for w in best], [w.record.adapter for w in best]])
         if not lost:
             seen["results"] = _plain(asdict(gather(store, {"ppl": 31.5}, {}, [])))
         return notes

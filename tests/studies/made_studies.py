@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hylorada._seals import digest
-from studies._campaign import Confirm, winners
+from studies._campaign import find_winners, rerun_record
 from studies._engine import BLOCK_NLL
 from studies._files import write_json
 from studies._job import CHECKPOINT, Report
@@ -68,9 +68,9 @@ def report(record: Record, step: int, **fields: Any) -> Report:
 
 
 def _confirm(store: Store, until: Until) -> None:
-    for winner in winners(store).records:
+    for winner in find_winners(store).winners.values():
         for seed in range(store.study.seeds):
-            record = Confirm._record(winner, seed, store.study)
+            record = rerun_record(store.study, winner, "confirm", seed)
             store.add(record)
             for step in (2, 4, 6):
                 store.report(record.name, report(record, step))
@@ -92,8 +92,9 @@ def _confirm(store: Store, until: Until) -> None:
 def _last_report(store: Store, record: Record) -> Report:
     """The report of a run's end, with the test split's losses in a file beside it."""
     draws = np.random.default_rng(int(digest(record.name), 16))
-    losses = (90 if record.arm == "fixed" else 93) + draws.normal(0, 0.5, _BLOCKS)
+    losses = (90 if record.arm == "fixed" else 93) + draws.normal(0, 0.5, (_BLOCKS, 1))
     file = io.BytesIO()
+    losses = np.repeat(losses / 10, 10, axis=1)  # by tenths of the positions
     np.save(file, losses)
     path = store.trial_folder(record.name) / BLOCK_NLL
     path.write_bytes(file.getvalue())
