@@ -1,6 +1,6 @@
 """Calibrate the intervals; `pytest -m slow tests/studies/analysis/test_calibration.py` prints a table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -68,15 +68,16 @@ REACH = [  # known limits: what no interval from so few replicates can do
 FAST = [METHOD[4], METHOD[2], CORRELATED[6], DOCUMENTS[3]]
 
 
-@pytest.fixture(scope="module")
-def row(request: pytest.FixtureRequest) -> Iterator[Row]:
-    """Collect rows of the table and print it at the end, whatever is captured."""
-    rows: list[str] = []
-    yield rows.append
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if len(rows) > len(FAST) and reporter is not None:
-        for line in ["", "| scenario | figures |", "| --- | --- |", *rows]:
-            reporter.write_line(line)
+@pytest.fixture
+def row(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Row:
+    """Print rows of the table as they are measured; the default suite stays silent."""
+
+    def write(line: str) -> None:
+        if request.node.get_closest_marker("slow"):
+            with capsys.disabled():
+                print(f"\n{line}", flush=True)
+
+    return write
 
 
 def chance(share: float, studies: int = STUDIES) -> float:
