@@ -57,7 +57,7 @@ def _seat_run(model: HyLoRADAModel, token_blocks: npt.NDArray[np.int32]) -> list
     seat = Seat(model.adapter, _TRAINING, _InOrder(len(token_blocks), _BATCH, 0))
     path = []
     for _ in range(_STEPS):
-        train_step(model._pack, {0: seat}, token_blocks)
+        train_step(model._calls.pack, {0: seat}, token_blocks)
         path.append(_boundaries(model))
     return path
 

@@ -189,7 +189,8 @@ def test_neighbour_with_a_huge_learning_rate_harms_nobody(lab: Lab) -> None:
     wild = lab.seat("fixed")
     wild.training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e30, warmup_ratio=0.0)
     together = lab.train({"wild": wild, "random": lab.seat("random"), "curriculum": lab.seat("curriculum")})
-    assert isinstance(together["wild"][-1], Diverged)
+    last = together["wild"][-1]
+    assert isinstance(last, Diverged) or last > 1e6  # whether 1e30 overflows depends on the processor
     for arm in ("random", "curriculum"):
         _equal(together[arm], lab.solo(arm))
 
