@@ -35,7 +35,8 @@ def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnab
     found = [c for c in results["comparisons"] if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")]
     if not found:
         raise InputError(f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]")
-    better = [c["p_holm"] < _LEVEL and c["high"] < 0 for c in found]
+    # results of earlier versions hold no outcome
+    better = [c["outcome"] == "better" if c.get("outcome") else c["p_holm"] < _LEVEL and c["high"] < 0 for c in found]
     return "learnable" if all(better) else "fixed"
 
 

@@ -20,7 +20,7 @@ def definitions() -> dict[str, Any]:
 
     found = {}
     for module in pkgutil.iter_modules(studies.__path__):
-        if not module.name.startswith("_"):
+        if not module.name.startswith("_") and not module.ispkg:
             found[module.name] = importlib.import_module(f"studies.{module.name}")
     return found
 

@@ -25,7 +25,8 @@ class Request:
         document_separator: between documents, see :func:`hylorada.load_text`.
         split: of the text.
         block_size: T, tokens a block.
-        blocks: the first of the split; None takes all.
+        blocks: how many of the split, from its start; None takes all.
+        spread: whether these are taken evenly over the split instead, as studies do.
         dtype: of the base.
         model_fingerprint: of the base that the adapter was trained on; None where that isn't known.
         model_config_fingerprint: of its config.json, likewise.
@@ -40,6 +41,7 @@ class Request:
     split: str = "test"
     block_size: int = 128
     blocks: int | None = None
+    spread: bool = False
     dtype: str = "float32"
     model_fingerprint: str | None = None
     model_config_fingerprint: str | None = None
@@ -49,7 +51,7 @@ class Request:
     def options(cls) -> list[str]:
         """The fields that the command line sets."""
         names = [f.name for f in dataclasses.fields(cls)]
-        return [n for n in names if n != "adapter" and not n.endswith("_fingerprint")]
+        return [n for n in names if n not in ("adapter", "spread") and not n.endswith("_fingerprint")]
 
     @classmethod
     def of(cls, adapter: Path | None, options: Mapping[str, Any]) -> Self:
@@ -71,7 +73,9 @@ class Request:
         if "data" in known:  # before the field there was, an end token stood between any two rows
             known.setdefault("document_separator", "eos")
         if "data" not in given and "block_size" not in given and given.get("split", "test") == "test":
-            known["blocks"] = record.get("test_blocks")
+            known |= {"blocks": record.get("test_blocks"), "spread": record.get("spread_test", False)}
+        if "blocks" in given:
+            known["spread"] = False
         if "model" in known and "model" not in given:
             refuse_lost_base(adapter, known["model"])
         return cls(adapter=adapter, **{**known, **given})
@@ -118,7 +122,7 @@ def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple
     if say is not None:
         for line in text_notes(text, tokenizer, {request.split: whole}, request.document_separator):
             say(line)
-    blocks = whole.head(request.blocks)
+    blocks = (whole.spread if request.spread else whole.head)(request.blocks)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
     adapters = [] if request.adapter is None else [load_adapter(base, request.adapter)]

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -41,6 +41,7 @@ class _Recorded(TypedDict, total=False):
     document_separator: Literal["auto", "eos", "newline", "none"]
     block_size: int
     test_blocks: int
+    spread_test: bool
     dtype: Literal["float32", "bfloat16", "float64"]
 
 
@@ -57,7 +58,7 @@ class _Winner:
     @property
     def ppl(self) -> float:
         """Test perplexity of this very run."""
-        return self.arm.ppl_by_seed[self.arm.seeds.index(self.run.number)]
+        return self.arm.ppl_by_seed[_run_names(self.arm).index(self.run.name)]
 
 
 def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None) -> dict[str, Any]:
@@ -155,11 +156,12 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
     records = load_records(folder)
     # an arm that sees the future is nobody's best, but may be asked for
     honest = [a for a in results.arms if not _looks_ahead(records[a.trial])] or results.arms
-    found = arms[arm] if arm is not None else min(honest, key=lambda a: _validation_nll(a, records))
-    number = found.seeds[0] if seed is None else seed
-    if number not in found.seeds:
-        raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(found.seeds)}")
-    name = _run_name(found, number)
+    found = arms[arm] if arm is not None else min(honest, key=lambda a: _mean_nll(_run_names(a), records))
+    names = _best_search(found, records)
+    number = min(names) if seed is None else seed
+    if number not in names:
+        raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(tuple(names))}")
+    name = names[number]
     run = records.get(name)
 
     checkpoint = folder / "trials" / name / CHECKPOINT
@@ -168,12 +170,22 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
     return _Winner(study, results, found, run, checkpoint)
 
 
-def _run_name(arm: ArmResult, seed: int) -> str:
-    return f"{arm.trial}-confirm-{seed:02d}"
+def _run_names(arm: ArmResult) -> tuple[str, ...]:
+    """Return the names of an arm's runs; results of earlier versions leave them out."""
+    return arm.runs or tuple(f"{arm.trial}-confirm-{seed:02d}" for seed in arm.seeds)
 
 
-def _validation_nll(arm: ArmResult, records: Mapping[str, Record]) -> float:
-    found = [r.nll for s in arm.seeds if (r := records.get(_run_name(arm, s))) is not None and r.nll is not None]
+def _best_search(arm: ArmResult, records: Mapping[str, Record]) -> dict[int, str]:
+    """Return the runs of the arm's search of lowest mean validation NLL, by seed."""
+    searches: dict[int, dict[int, str]] = {}
+    for seed, name in zip(arm.seeds, _run_names(arm), strict=True):
+        record = records.get(name)
+        searches.setdefault(record.search if record else 0, {})[seed] = name
+    return min(searches.values(), key=lambda runs: _mean_nll(runs.values(), records))
+
+
+def _mean_nll(names: Iterable[str], records: Mapping[str, Record]) -> float:
+    found = [nll for name in names if name in records and (nll := records[name].nll) is not None]
     return sum(found) / len(found) if found else math.inf
 
 
@@ -235,7 +247,7 @@ def _record(winner: _Winner, output: Path) -> dict[str, Any]:
     return {
         "study": study.name,
         "arm": winner.arm.arm,
-        "trial": winner.arm.trial,
+        "trial": winner.run.winner,
         "run": winner.run.name,
         "seed": winner.run.number,
         "test_ppl": winner.ppl,
@@ -244,6 +256,7 @@ def _record(winner: _Winner, output: Path) -> dict[str, Any]:
         "text_column": study.text_column,
         "document_separator": study.document_separator,
         "block_size": study.block_size,
+        "spread_test": study.spread_test,
         "dtype": study.dtype,
         **{name: provenance[name] for name in copied},
         "model_config_fingerprint": provenance.get("model_config_fingerprint"),
@@ -254,11 +267,12 @@ def _card(winner: _Winner, output: Path) -> str:
     study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
     model = _portable(study.model, output)
     place = ", a local folder by its path from here" if os.path.isabs(study.model) else ""
+    seeds = tuple(sorted(set(arm.seeds)))
     sections = [
         _front_matter(winner),
         f"# {study.name}: {arm.arm}",
         f"A HyLoRADA adapter of `{without_folder(study.model)}`, exported by `hylorada export` from a study: "
-        f"arm `{arm.arm}`, configuration of search trial `{arm.trial}`, "
+        f"arm `{arm.arm}`, configuration of search trial `{winner.run.winner}`, "
         f"confirm run `{run.name}` (paired seed {run.number}).",
         "## Result",
         _perplexities(winner),
@@ -272,7 +286,7 @@ def _card(winner: _Winner, output: Path) -> str:
                 "block size": f"{study.block_size} tokens",
                 "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} blocks, "
                 f"learning rate {run.training['learning_rate']:g}",
-                "paired seeds": f"{_listed(arm.seeds)}; this one {run.number}; adapter's seed {run.seed}",
+                "paired seeds": f"{_listed(seeds)}; this one {run.number}; adapter's seed {run.seed}",
                 "trainable parameters": f"{arm.parameters:,}",
                 "study": f"seed {study.seed}, fingerprint `{provenance['study_fingerprint']}`",
                 "versions": _versions(provenance),
@@ -305,15 +319,16 @@ def _perplexities(winner: _Winner) -> str:
     return (
         f"{warning}"
         f"Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} ({results.tokens:,} tokens). "
-        f"Mean over {len(arm.seeds)} paired seeds {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
+        f"Mean over {len(arm.seeds)} paired runs {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
     )
 
 
 def _sentence(comparison: Comparison) -> str:
     c = comparison
+    seeds = f"{c.searches} searches x {c.seeds} paired seeds" if c.searches > 1 else f"{c.seeds} paired seeds"
     return (
-        f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, 95 % interval [{c.low:+.2f}, {c.high:+.2f}], "
-        f"{c.seeds} paired seeds, Holm p = {c.p_holm:.3g}; {c.decision}"
+        f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, {100 * (1 - c.level):g} % interval [{c.low:+.2f}, "
+        f"{c.high:+.2f}], {seeds}, Holm p = {c.p_holm:.3g}; {c.outcome or c.decision}"
     )
 
 

@@ -56,8 +56,8 @@ def _outside(study: Study, field: str, allowed: str, arms: list[str]) -> str:
 def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
     """Return each default that lies outside a searched range, the range and the arms that search it."""
     found: dict[tuple[str, str], list[str]] = {}
-    for name, arm in study.arms.items():
-        for field, allowed in arm.space.outside(study.defaults).items():
+    for name in study.arms:
+        for field, allowed in study.space(name).outside(study.defaults).items():
             found.setdefault((field, str(allowed)), []).append(name)
     return [(*key, arms) for key, arms in found.items()]
 
@@ -65,7 +65,7 @@ def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
 def _takers(study: Study, field: str) -> list[str]:
     """Return the arms in whose trials a default makes a difference."""
     matters = _MATTERS.get(field, lambda _: True)
-    open_arms = [n for n, arm in study.arms.items() if field not in arm.space.parameters and field not in arm.config]
+    open_arms = [n for n, arm in study.arms.items() if field not in {*study.space(n).parameters, *arm.config}]
     return [name for name in open_arms if any(map(matters, _configs(study, name, _STRUCTURE)))]
 
 
@@ -95,7 +95,7 @@ def notes(study: Study) -> list[str]:
 
 def _inactive_starts(study: Study, arm: str) -> list[str]:
     """Return a note for each default of a parameter that is not searched in the arm's first trial."""
-    space = study.arms[arm].space
+    space = study.space(arm)
     active = space.first({**study.defaults, **study.start(arm)})
     return [
         f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not search it; it is searched "

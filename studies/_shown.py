@@ -136,7 +136,10 @@ def guarded_streams() -> Iterator[None]:
     try:
         yield
     finally:
+        opened = [raw_stream(s) for s, b in zip((sys.stdout, sys.stderr), before, strict=True) if b is None]
         sys.stdout, sys.stderr = before
+        for stream in opened:
+            stream.close()
 
 
 def silence(stream: TextIO) -> None:

@@ -40,6 +40,7 @@ STUDY: dict[str, Any] = {
     "arms": {
         "baseline": {
             "config": {"landmarks": False},
+            "space": {},
         },
         # the bucket count is searched here too: else the learnable arm could win by its bucket count alone
         "fixed": {

@@ -28,7 +28,7 @@ def _finish(folder: Folder, values: Any, **changes: Any) -> None:
         path = Path(job.folder) / "test_block_nll.npy"
         losses = values(ledger.store.records[job.name])
         np.save(path, losses)
-        metrics = {"test/nll": float(losses.sum() / losses[..., 0].size / (_T - 1))}
+        metrics = {"test/nll": float(losses.sum() / len(losses) / (_T - 1))}
         confirm.on_report(
             job.name, report(8, block_nll=str(path), parameters=100 if job.name[0] == "f" else 40, more=metrics)
         )

@@ -42,7 +42,7 @@ def exported(finished: FinishedStudy, tmp_path_factory: pytest.TempPathFactory) 
     arguments = (f"--storage={finished.storage}", "--arm=learnable", "--seed=1", f"--output={output}")
     done = run_cli("export", finished.name, *arguments)
     assert done.code == 0, done.err
-    assert f"learnable-{_winner(finished, 'learnable')[-4:]}-confirm-01" in done.out
+    assert _run(finished, "learnable", 1) in done.out
     return output
 
 
@@ -53,24 +53,24 @@ def copy(finished: FinishedStudy, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _winner(finished: FinishedStudy, arm: str) -> str:
+def _run(finished: FinishedStudy, arm: str, seed: int) -> str:
     found = read_results(finished.folder / "results.json")
-    return next(a.trial for a in found.arms if a.arm == arm)
+    return next(a.runs[seed] for a in found.arms if a.arm == arm)
 
 
 def _best_on_validation(finished: FinishedStudy) -> str:
     """The arm whose confirm runs' last reports have the lowest mean loss."""
     means = {}
     for arm in ARMS:
-        names = [f"{_winner(finished, arm)}-confirm-{seed:02d}" for seed in (0, 1)]
+        names = [_run(finished, arm, seed) for seed in (0, 1)]
         lines = [(finished.folder / "trials" / n / "reports.jsonl").read_text().splitlines()[-1] for n in names]
         means[arm] = np.mean([json.loads(line)["metrics"]["eval/nll"] for line in lines])
     return min(means, key=lambda a: float(means[a]))
 
 
 def _stored_ppl(finished: FinishedStudy, arm: str, seed: int) -> float:
-    losses = np.load(finished.folder / "trials" / f"{_winner(finished, arm)}-confirm-{seed:02d}" / "test_block_nll.npy")
-    return float(np.exp(losses.sum() / (losses.size * 31)))
+    losses = np.load(finished.folder / "trials" / _run(finished, arm, seed) / "test_block_nll.npy")
+    return float(np.exp(losses.sum() / (len(losses) * 31)))
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _parameters(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> d
 
 
 def test_exported_tensors_are_the_checkpoints_bits(finished: FinishedStudy, exported: Path) -> None:
-    folder = finished.folder / "trials" / f"{_winner(finished, 'learnable')}-confirm-01"
+    folder = finished.folder / "trials" / _run(finished, "learnable", 1)
     stored = _parameters(*_read_checkpoint(folder / "checkpoint.safetensors"))
     lora, other = (load_file(exported / f) for f in ("adapter_model.safetensors", "hylorada_model.safetensors"))
     assert len(stored) == len(lora) + len(other)
@@ -379,8 +379,8 @@ def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
     [
         (_lose_checkpoint, r"checkpoint\.safetensors is missing; restore it from a backup, or export another seed"),
         (_cut_checkpoint, r"checkpoint\.safetensors is damaged"),
-        (_swap_checkpoints, r"checkpoint\.safetensors is damaged \(it is not of fixed-\d+-confirm-00 as it ended\)"),
-        (_swap_checkpoints_of_an_earlier_version, r"damaged \(it is not of fixed-\d+-confirm-00 as it ended\)"),
+        (_swap_checkpoints, r"checkpoint\.safetensors is damaged \(it is not of fixed-\S+-confirm-00 as it ended\)"),
+        (_swap_checkpoints_of_an_earlier_version, r"damaged \(it is not of fixed-\S+-confirm-00 as it ended\)"),
         (_clear_updates, "adapter has no effect"),
         (_take_earlier_checkpoint, "is of step 6, the run ended at 8"),
         (_change_base, "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$"),
@@ -394,7 +394,7 @@ def test_damaged_study_is_refused_and_nothing_is_written(
     damage: Callable[[Path, str], None],
     message: str,
 ) -> None:
-    damage(copy / "studies" / finished.name, f"{_winner(finished, 'fixed')}-confirm-00")
+    damage(copy / "studies" / finished.name, _run(finished, "fixed", 0))
     options = (f"--storage={copy}", "--arm=fixed", f"--output={copy / 'new'}")
     _refused(capsys, message, "export", finished.name, *options)
     assert not (copy / "new").exists()

@@ -91,4 +91,4 @@ def test_extend_asks_by_what(tmp_path: Path) -> None:
     (tmp_path / "studies" / "a" / "study.json").write_text(json.dumps({"definition": "a", "trials": 4, "seeds": 2}))
     done = run_cli("extend", "a", f"--storage={tmp_path}")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "hylorada: extend 'a' by what? give --trials (now 4) or --seeds (now 2)\n"
+    assert done.err == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) or --seeds (now 2)\n"

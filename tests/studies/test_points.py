@@ -107,7 +107,6 @@ def test_default_that_other_arms_use_is_a_note() -> None:
 
 
 def test_field_that_is_fixed_and_searched_is_a_problem() -> None:
-    assert start_problems(_set("arms.fixed.config.learning_rate=0.001")) == [
-        "arms.fixed: learning_rate is both fixed (config: 0.001) and searched (space: 0.0005 .. 0.02 (log)); remove "
-        "one of the two"
+    assert start_problems(_set("arms.fixed.config.num_buckets=8")) == [
+        "arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32); remove one of the two"
     ]
