@@ -1,5 +1,6 @@
 """Where a study's artifacts are: MLflow keeps absolute places, which follow a moved or copied storage folder."""
 
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,7 +25,8 @@ def artifact_folder(storage: Path, study: str) -> Path:
 def owns_database(storage: Path, uri: str) -> bool:
     """Return whether an address is that of the storage folder's own ``mlflow.db``."""
     path = database_path(uri)
-    return path is not None and path.resolve() == storage.resolve() / "mlflow.db"
+    # realpath: Path.resolve raises for links that lead back to themselves
+    return path is not None and os.path.realpath(path) == os.path.join(os.path.realpath(storage), "mlflow.db")
 
 
 def follow_storage(storage: Path) -> None:

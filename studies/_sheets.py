@@ -86,11 +86,12 @@ def _arms_caption(results: Results) -> str:
     if not results.arms:
         return "No arm has finished the confirm stage."
     first = next(iter(results.comparisons), None)
-    runs = max(len(a.ppl_by_seed) for a in results.arms)
+    seeds = first.seeds if first else max(len(a.seeds) for a in results.arms)
     searches = first.searches if first else 1
-    noise = "1 paired seed, so intervals hold no seed noise" if runs == 1 else f"{runs} paired runs"
     if searches > 1:
-        noise = f"{searches} searches, {noise}"
+        noise = f"{searches} searches x {seeds} paired seed{'s' * (seeds > 1)}"
+    else:
+        noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
     return f"test PPL: mean over runs; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
 
 
@@ -178,7 +179,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     rows = [
         (
             r.arm,
-            r.stage,
+            r.stage if study.finalists > 1 else "",
             str(r.search) if study.searches > 1 else "",
             f"{r.factor:g}" if len(study.factors) > 1 else "",
             str(r.number),

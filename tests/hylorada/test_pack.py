@@ -190,7 +190,9 @@ def test_neighbour_with_a_huge_learning_rate_harms_nobody(lab: Lab) -> None:
     wild.training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e30, warmup_ratio=0.0)
     together = lab.train({"wild": wild, "random": lab.seat("random"), "curriculum": lab.seat("curriculum")})
     last = together["wild"][-1]
-    assert isinstance(last, Diverged) or last > 1e6  # whether 1e30 overflows depends on the processor
+    assert isinstance(last, Diverged) or (
+        isinstance(last, float) and last > 1e6
+    )  # whether 1e30 overflows depends on the processor
     for arm in ("random", "curriculum"):
         _equal(together[arm], lab.solo(arm))
 

@@ -1,6 +1,5 @@
 """The folder of a finished study, written by the store without training, for the commands that only read."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from studies._job import Report
 from studies._records import Record
 from studies._report import write_html
-from studies._results import gather
+from studies._results import gather, write_results
 from studies._store import Store
 from studies._study import Study
 
@@ -37,7 +36,7 @@ def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
             _search(store, arm, hostile)
             _confirm(store, arm, 3.0 + 0.01 * place)
         results = gather(store, {"ppl": 53_831.0}, {"command": f"run{hostile}"}, [f"arm left out{hostile}"])
-        (store.folder / "results.json").write_text(json.dumps(results.to_dict()))
+        write_results(store.folder / "results.json", results)
         write_html(results, store.records, study, store.folder / "report.html")
     finally:
         store.close()
@@ -70,7 +69,7 @@ def _confirm(store: Store, arm: str, loss: float) -> None:
             f"{winner.name}-confirm-{number:02d}", arm, "confirm", number, seed=number, data_seed=number, **fields
         )
         store.add(record)
-        losses = loss + np.random.default_rng(number).normal(0, 0.1, 40)
-        np.save(store.trial_folder(record.name) / "test_block_nll.npy", losses)
+        losses = loss + np.random.default_rng(number).normal(0, 0.1, 40)  # of a token
+        np.save(store.trial_folder(record.name) / "test_block_nll.npy", losses * (store.study.block_size - 1))
         store.report(record.name, _report(float(losses.mean()), block_nll="test_block_nll.npy"))
         store.finish(record.name, "complete")

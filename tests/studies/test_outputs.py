@@ -13,6 +13,7 @@ from finished_folder import WIDE, write_finished
 from study_runs import FinishedStudy
 
 from studies._cli import main
+from studies._files import stored_study
 from studies._yaml import parse_yaml
 
 _ENCODINGS = ("utf-8", "latin-1", "ascii", "cp1252", "koi8-r", "shift_jis", "cp437", "utf-16")
@@ -93,7 +94,7 @@ def test_texts_of_a_folder_are_shown_as_they_are_or_as_escapes(storage: Path, mo
 def test_json_is_ascii_and_what_show_prints_reads_back(
     storage: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    stored = json.loads((storage / "studies" / "étude" / "study.json").read_text())
+    stored = stored_study(storage / "studies" / "étude" / "study.json")
     _, as_yaml = _written(encoding, storage, "show", "étude", monkeypatch=monkeypatch)
     assert parse_yaml(as_yaml) == stored
     _, as_json = _written(encoding, storage, "show", "étude", "--json", monkeypatch=monkeypatch)

@@ -166,7 +166,8 @@ def test_trial_table_leaves_confirm_runs_out() -> None:
 
 
 def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
-    rows = cells(page(tmp_path, three_arms(), {}, study()))
+    trials = named(*(record(arm, 0, [16, 15, 14.5]) for arm in ("baseline", "fixed", "learnable")))
+    rows = cells(page(tmp_path, three_arms(), trials, study()))
     changes = ["+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]"]
     assert ["learnable", "14.020", "14.020", *changes, "12,576", "4.2"] in rows
     numbers = ["-0.42 % [-0.71, -0.13]", "-0.42", "-0.52, -0.32", "0.011", "0.033", "0.38", "none to minimal"]
@@ -202,9 +203,10 @@ def test_forest_names_each_comparison_and_places_each_change(tmp_path: Path) -> 
 
 
 def test_boundaries_are_drawn_for_the_arm_that_learns_them(tmp_path: Path) -> None:
-    run = record("learnable", 7, [], stage="confirm", state="complete")
+    winner = record("learnable", 0, [16, 15, 14.5])
+    run = record("learnable", 7, [], stage="confirm", state="complete", winner=winner.name)
     run.reports = [report(60, 14.0, boundaries=(9.0, 40.0), start_boundaries=(8.0, 32.0))]
-    text = "".join(page(tmp_path, results(), named(run), study()).itertext())
+    text = "".join(page(tmp_path, results(), named(run, winner), study()).itertext())
     assert "Boundaries of learnable" in text
     assert "Boundaries of fixed" not in text
     assert "moved by 4.50 tokens on average and by 8.00 at most" in text

@@ -70,7 +70,7 @@ def test_folder_from_before_the_field_resumes_by_the_old_rule(tmp_path: Path) ->
     Store(tmp_path / "s", _study(document_separator="eos")).close()
     path = tmp_path / "s" / "study.json"
     values = json.loads(path.read_text())
-    del values["document_separator"]
+    del values["document_separator"], values["seal"], values["id"]
     path.write_text(json.dumps(values))
     Store(tmp_path / "s", _study(document_separator="eos")).close()
     path.write_text(json.dumps(values))

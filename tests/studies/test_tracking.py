@@ -184,11 +184,11 @@ def test_deleted_experiment_is_told_and_ends_nothing(tmp_path: Path, said: list[
 
 def test_runs_of_a_process_that_is_gone_are_closed(store: Mlflow, said: list[str], tmp_path: Path) -> None:
     record = make_record(reports=[make_report(2)])
-    tracker = store.tracker("0123", said)
+    tracker = store.tracker("0123456789abcdef", said)
     tracker.tell(record)
     wait_until(lambda: not tracker._due)
     assert reconcile(store.uri, EXPERIMENT, tmp_path) is None  # a folder without an id has never run
-    (tmp_path / "id").write_text("0123")
+    (tmp_path / "id").write_text("0123456789abcdef")
     assert reconcile(store.uri, EXPERIMENT, tmp_path) == "closed 2 MLflow runs that a process left running"
     assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     run = store.children(tracker)[record.name]
@@ -200,8 +200,8 @@ def test_runs_of_a_process_that_is_gone_are_closed(store: Mlflow, said: list[str
 
 
 def test_runs_of_a_living_process_are_left_alone(store: Mlflow, said: list[str], tmp_path: Path) -> None:
-    tracker = store.tracker("4567", said)
-    (tmp_path / "id").write_text("4567")
+    tracker = store.tracker("456789ab456789ab", said)
+    (tmp_path / "id").write_text("456789ab456789ab")
     with FileLock(tmp_path / "lock"):
         assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     assert store.client.get_run(tracker.parent).info.status == "RUNNING"

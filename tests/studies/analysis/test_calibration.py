@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import flat_statistics as flat
 import numpy as np
 import pytest
 from simulated_families import family_errs, profile_study, wrongly_equivalent
 from simulated_studies import Scenario, calibrate, simulate
 
-from studies import _statistics as flat
 from studies.analysis.comparison import compare
 from studies.analysis.intervals import interval
 from studies.analysis.robust import hodges_lehmann
@@ -191,7 +191,7 @@ FLAT = [METHOD[4], METHOD[13], METHOD[15], METHOD[17], *CORRELATED[0::4][0::2], 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", FLAT, ids=lambda s: s.name)
 def test_nested_intervals_cover_where_flat_ones_do_not(scenario: Scenario, row: Row) -> None:
-    """Compare with `studies._statistics`, which takes all seeds of all searches and all blocks as independent."""
+    """Compare with the statistics of earlier versions, which take all seeds of all searches and all blocks as independent."""
     rng = np.random.default_rng(0)
     covered = []
     for _ in range(STUDIES // 2):

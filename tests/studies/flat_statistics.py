@@ -1,4 +1,4 @@
-"""Paired differences between arms on the test split: how large, how sure, and what the study could have seen."""
+"""Intervals of earlier versions, for comparison: they took all seeds and all blocks as independent."""
 
 import math
 from collections.abc import Sequence
