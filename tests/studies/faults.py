@@ -33,7 +33,8 @@ NAME = "broken"
 _TITLES = {"host": ("ray::Host",), "trial": ("ray::Trial", "ray::ResourceTrainable")}  # idle, and at work
 _DECIDED = {"params", "adapter", "training", "seed", "data_seed"}  # by Optuna and the study: never but the same
 _REST = 6  # reports, two of each trial in a pack: one whose hosts die 4 times before it reports stops a study, rightly
-_PER_RUN = {"time", "seconds", "block_nll"}  # of a report: when and where, not what
+# of a report or record: when and where, not what, and checksums over that
+_PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", "digests"}
 
 # One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
@@ -193,7 +194,7 @@ def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     assert steps == sorted(set(steps)), record["name"]
     assert record["state"] != "running", record["name"]
     assert record["stage"] == "confirm" or not path.with_name(CHECKPOINT).exists(), record["name"]
-    return {**{k: v for k, v in record.items() if k != "restarts"}, "reports": reports}
+    return {**{k: v for k, v in record.items() if k not in _PER_RUN}, "reports": reports}
 
 
 def _optuna(folder: Path, arm: str) -> list[Any]:
