@@ -10,7 +10,8 @@ import yaml
 from hylorada import InputError
 from hylorada._errors import nearest
 
-from ._study import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS, Study
+from ._arms import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS
+from ._study import Study
 from ._yaml import parse_yaml, reason
 
 _SEARCHABLE = (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 from hylorada import HyLoRADAConfig
 
-from ._study import Arm, Study
+from ._arms import Arm
+from ._study import Study
 
 _BUCKET_FIELDS = (
     *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),

@@ -3,50 +3,23 @@
 import dataclasses
 import hashlib
 import json
-import math
-import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
-from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
-from hylorada._separators import DOCUMENT_SEPARATORS
+from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
 
+from ._arms import ADAPTER_FIELDS, TRAINING_FIELDS, Arm, field_problems_of, parse_arms, parse_common
 from ._paths import without_folder
+from ._plain_fields import comparison_problems, look_problems, plain_problems, profile_problems
 from ._space import Space
 
-ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
-TRAINING_FIELDS = {f.name for f in dataclasses.fields(TrainingConfig)}
 GROWING = ("trials", "searches", "seeds")  # what a study may be extended by
-SET_BY_STUDY = {"max_positions": "it follows block_size"}
-_REAL_FIELDS = {n for c in (HyLoRADAConfig, TrainingConfig) for n, hint in get_type_hints(c).items() if hint is float}
-_CHECKED_TOGETHER = (
-    ("landmarks", "num_landmarks", "landmark_design", "num_buckets"),
-    ("landmark_bucketing", "landmark_design"),
-    ("share_landmarks", "landmark_design"),
-    ("replication_noncausal_pooling", "landmark_design"),
-    ("boundary_init", "boundary_warmup"),
-)
 _STRUCTURE = (
     *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
     *("use_dora", "position_bias", "target_modules"),
 )
 _MOST_REPORTS = 100_000
-_LONGEST_ARM = 200  # bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A family of configurations that competes on an equal budget.
-
-    Attributes:
-        config: fields of the adapter or the training that this arm fixes.
-        space: fields that it searches.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    space: Space = field(default_factory=lambda: Space({}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,11 +198,11 @@ class Study:
         Raises:
             InputError: every problem found: unknown fields, values out of range, arms whose spaces don't fit.
         """
-        problems, wrong = _plain_problems(values)
+        problems, wrong = plain_problems(values)
         known = {f.name for f in dataclasses.fields(cls)}
         problems += [f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known]
         defaults = values.get("defaults", {})
-        found, wrong_defaults = _field_problems("defaults", defaults)
+        found, wrong_defaults = field_problems_of("defaults", defaults)
         problems += found
         if not {"grace_steps", "reduction_factor", "eval_every"} & wrong and not {"max_steps", "*"} & wrong_defaults:
             names = ("grace_steps", "reduction_factor", "eval_every", "defaults")
@@ -240,13 +213,13 @@ class Study:
         if not wrong_defaults:
             defaults, declared = _decided(defaults, declared)
             shared = {**defaults, "max_positions": block_size}
-        common, found = _parse_common(values.get("common", {}))
+        common, found = parse_common(values.get("common", {}))
         problems += found
-        arms, found = _parse_arms(declared, shared, wrong_defaults, common)
+        arms, found = parse_arms(declared, shared, wrong_defaults, common)
         problems += found
-        problems += _profile_problems(values.get("profile", [1.0])) + _look_problems(values.get("looks", []))
+        problems += profile_problems(values.get("profile", [1.0])) + look_problems(values.get("looks", []))
         pairs = values.get("comparisons", ())
-        problems += _comparison_problems(pairs, declared)
+        problems += comparison_problems(pairs, declared)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
         parsed = {
@@ -280,111 +253,6 @@ def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any],
     return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
 
 
-@dataclass
-class _Plain:
-    """Types of the plain fields, for :func:`field_problems`."""
-
-    definition: str
-    name: str
-    subject: str
-    model: str
-    data: str
-    text_column: str | None
-    document_separator: str
-    block_size: int
-    dtype: str
-    trials: int
-    eval_every: int
-    eval_blocks: int | None
-    test_blocks: int | None
-    grace_steps: int
-    reduction_factor: int
-    matched: bool
-    searches: int
-    finalists: int
-    selection_seeds: int
-    seeds: int
-    seed: int
-    margin: float
-    spread_test: bool
-
-
-_PLAIN = {f.name for f in dataclasses.fields(_Plain)}
-_AT_LEAST = {
-    "block_size": 2,
-    "trials": 1,
-    "eval_every": 1,
-    "eval_blocks": 2,
-    "test_blocks": 2,
-    "grace_steps": 0,
-    "reduction_factor": 2,
-    "searches": 1,
-    "finalists": 1,
-    "selection_seeds": 1,
-    "seeds": 1,
-    "seed": 0,
-    "margin": 0.0,
-}
-_AT_MOST = {"trials": 10**6, "searches": 100, "finalists": 100, "selection_seeds": 100, "seeds": 10**4}
-_AT_MOST_FACTORS, _AT_MOST_LOOKS = 9, 10
-_ONE_OF = {"dtype": ("float32", "bfloat16", "float64"), "document_separator": DOCUMENT_SEPARATORS}
-
-
-def name_problem(what: str, name: Any) -> str | None:
-    """Why a name can't be a folder and an MLflow experiment; None where it can."""
-    if not isinstance(name, str):
-        return f"{what} must be text, got {name!r}"
-    odd = [c for c in name if not (c.isalnum() or unicodedata.category(c)[0] == "M" or c in " _-.")]
-    if odd or name in (".", "..") or name != name.strip() or not 0 < len(name) <= 100 or len(name.encode()) > 240:
-        shown = name if len(name) <= 100 else name[:40] + "…"
-        return f"{what} must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got {shown!r}"
-    return None
-
-
-def _plain_problems(values: Mapping[str, Any]) -> tuple[list[str], set[str]]:
-    """Problems of the plain fields, each by itself, and the names of those fields."""
-    by_name = {k: _plain_problem(k, values[k]) for k in _PLAIN if k in values}
-    by_name |= {k: [f"{k} is missing"] for k in ("definition", "name") if k not in values}
-    order = [k for k in (*values, "definition", "name") if by_name.get(k)]
-    return [p for k in dict.fromkeys(order) for p in by_name[k]], set(order)
-
-
-def _plain_problem(name: str, value: Any) -> list[str]:
-    if isinstance(value, int) and value >= 2**63:
-        return [f"{name} must be below 2^63, got {value}"]
-    if problems := field_problems(_Plain, {name: value}):
-        return problems
-    if name == "name":
-        return [p] if (p := name_problem("name", value)) else []
-    if name in _ONE_OF and value not in _ONE_OF[name]:
-        return [f"{name} {value!r} is unknown; {nearest(value, _ONE_OF[name])}"]
-    if isinstance(value, str) and (odd := re.search("[\0\ud800-\udfff]", value)):
-        return [f"{name} {value!r} has a character that can't be stored, {odd[0]!r}"]
-    if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:
-        return [f"{name} must be at least {_AT_LEAST[name]}, got {value}"]
-    if name in _AT_MOST and value > _AT_MOST[name]:
-        return [f"{name} must be at most {_AT_MOST[name]}, got {value}"]
-    return []
-
-
-def _field_problems(where: str, values: Any) -> tuple[list[str], set[str]]:
-    """Problems of adapter and training fields, each by itself, and the wrong ones' names; ``*`` where all is wrong."""
-    if not isinstance(values, Mapping):
-        return [f"{where} must map fields to values, got {values!r}"], {"*"}
-    by_name = {name: _field_problem(where, name, value) for name, value in values.items()}
-    return [p for found in by_name.values() for p in found], {str(n) for n, found in by_name.items() if found}
-
-
-def _field_problem(where: str, name: Any, value: Any) -> list[str]:
-    known = ADAPTER_FIELDS | TRAINING_FIELDS
-    if name in SET_BY_STUDY:
-        return [f"{where}.{name} can't be set: {SET_BY_STUDY[name]}"]
-    if name not in known:
-        return [f"{where}: unknown field {name!r}; {nearest(str(name), known - SET_BY_STUDY.keys())}"]
-    owner = HyLoRADAConfig if name in ADAPTER_FIELDS else TrainingConfig
-    return [f"{where}.{p}" for p in field_problems(owner, {name: value})]
-
-
 def _rung_problems(study: Study) -> list[str]:
     if study.grace_steps > study.max_steps:
         return [f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"]
@@ -399,124 +267,3 @@ def _rung_problems(study: Study) -> list[str]:
             "change grace_steps, reduction_factor or eval_every"
         ]
     return []
-
-
-def _parse_common(declared: Any) -> tuple[Space, list[str]]:
-    """Read the space of the parameters that all arms share; return it and all problems."""
-    if not isinstance(declared, Mapping) or set(declared) - {"space"}:
-        return Space({}), [f"common must hold space, got {declared!r}"]
-    space, problems, _ = _parse_space("common", declared.get("space", {}))
-    if "max_steps" in space.parameters:
-        problems.append("common.space: max_steps is not searched (equal budgets); set defaults.max_steps")
-    return space, problems
-
-
-def _profile_problems(factors: Any) -> list[str]:
-    numbers = (
-        [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)] if _is_list(factors) else []
-    )
-    if not numbers or len(numbers) != len(factors) or not all(0 < f < math.inf for f in numbers):
-        return [f"profile must be a list of positive factors of the learning rate, got {factors!r}"]
-    if 1 not in numbers or len(set(numbers)) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
-        return [f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"]
-    return []
-
-
-def _look_problems(looks: Any) -> list[str]:
-    whole = _is_list(looks) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks)
-    if not whole or sorted(set(looks)) != list(looks) or len(looks) > _AT_MOST_LOOKS:
-        return [f"looks must be at most {_AT_MOST_LOOKS} ascending numbers of replicates from 2, got {looks!r}"]
-    return []
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
-def _parse_arms(
-    declared: Any, shared: Mapping[str, Any], wrong: set[str], common: Space
-) -> tuple[dict[str, Arm], list[str]]:
-    """All arms that can be read, and all problems."""
-    if not isinstance(declared, Mapping) or not declared:
-        return {}, [f"arms must name at least one arm, got {declared!r}"]
-    arms: dict[str, Arm] = {}
-    problems: list[str] = []
-    for name, values in declared.items():
-        if problem := _arm_name_problem(name):
-            problems.append(problem)
-        elif not isinstance(values, Mapping) or set(values) - {"config", "space"}:
-            problems.append(f"arms.{name} must hold config and space, got {values!r}")
-        else:
-            arms[name], found = _parse_arm(name, values, shared, wrong, common)
-            problems += found
-    return arms, problems
-
-
-def _arm_name_problem(name: Any) -> str | None:
-    """As a study's, but it stands in names of trials, which are longer, and in those of MLflow's metrics."""
-    if problem := name_problem("the name of an arm", name):
-        return problem
-    if len(name.encode()) > _LONGEST_ARM or not re.fullmatch(r"[\w .-]+", name):
-        return f"the name of an arm must have at most {_LONGEST_ARM} bytes and no combining characters, got {name!r}"
-    return None
-
-
-def _parse_arm(
-    name: str, values: Mapping[str, Any], shared: Mapping[str, Any], wrong: set[str], common: Space
-) -> tuple[Arm, list[str]]:
-    config = values.get("config", {})
-    problems, wrong_here = _field_problems(f"arms.{name}.config", config)
-    space, found, wrong_values = _parse_space(f"arms.{name}", values.get("space", {}), common)
-    problems += found
-    wrong_here |= wrong_values
-    if "*" in wrong | wrong_here:
-        return Arm(space=space), problems
-    if "max_steps" in config or "max_steps" in space.parameters:
-        problems.append(f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps")
-    for parameter in [p for p in common.parameters if p in space.parameters or p in config]:
-        problems.append(f"arms.{name}: {parameter} is in common.space, so no arm sets or searches it by itself")
-    arm = Arm(config=config, space=space)
-    whole = Space({**common.parameters, **space.parameters})
-    return arm, problems + [f"arms.{name}: {p}" for p in _misfits(config, whole, shared, wrong | wrong_here)]
-
-
-def _parse_space(where: str, declared: Any, earlier: Space | None = None) -> tuple[Space, list[str], set[str]]:
-    """Read a space; return it, all problems, and the names of parameters with wrong values (``*``: all)."""
-    try:
-        space = Space.from_dict(declared, real=_REAL_FIELDS, earlier=earlier)
-    except InputError as error:
-        return Space({}), [f"{where}.{p}" for p in error.problems], {"*"}
-    problems, wrong = [], set()
-    for parameter, values in space.parameters.items():
-        for value in values.values.examples():
-            found, wrong_value = _field_problems(f"{where}.space", {parameter: value})
-            problems += found
-            wrong |= wrong_value
-    return space, problems, wrong
-
-
-def _misfits(config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
-    """Values that are right by themselves but not together, in whatever may be proposed."""
-    problems: dict[str, None] = {}
-    for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
-        sound = {k: v for k, v in {**shared, **config, **values}.items() if k not in wrong}
-        try:
-            HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
-        except InputError as error:
-            problems |= dict.fromkeys(p for p in error.problems if not wrong & set(re.findall(r"\w+", p)))
-    return list(problems)
-
-
-def _comparison_problems(pairs: Any, arms: Any) -> list[str]:
-    if not isinstance(pairs, list | tuple):
-        return [f"comparisons must be a list of pairs [arm, reference], got {pairs!r}"]
-    problems = []
-    known = [str(a) for a in arms] if isinstance(arms, Mapping) else []
-    for i, pair in enumerate(pairs):
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            problems.append(f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}")
-        elif pair in pairs[:i]:
-            problems.append(f"comparisons: {pair!r} stands twice")
-        elif known:  # without any, that is the problem
-            problems += [f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}" for a in pair if a not in known]
-    return problems

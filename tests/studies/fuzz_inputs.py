@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from studies._study import ADAPTER_FIELDS, TRAINING_FIELDS
+from studies._arms import ADAPTER_FIELDS, TRAINING_FIELDS
 from studies.learnable_bucketing import STUDY
 
 # what an argument or a file may hold beside letters: lone surrogates are bytes that are no UTF-8, as Python sees them

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from hylorada import InputError
+from studies._arms import ADAPTER_FIELDS, TRAINING_FIELDS
 from studies._overrides import override
-from studies._study import ADAPTER_FIELDS, TRAINING_FIELDS, Study
+from studies._study import Study
 from studies._yaml import parse_yaml
 from studies.learnable_bucketing import STUDY
 

@@ -191,7 +191,7 @@ FLAT = [METHOD[4], METHOD[13], METHOD[15], METHOD[17], *CORRELATED[0::4][0::2], 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", FLAT, ids=lambda s: s.name)
 def test_nested_intervals_cover_where_flat_ones_do_not(scenario: Scenario, row: Row) -> None:
-    """Compare with the statistics of earlier versions, which take all seeds of all searches and all blocks as independent."""
+    """Compare with earlier versions, which took all seeds of all searches and all blocks as independent."""
     rng = np.random.default_rng(0)
     covered = []
     for _ in range(STUDIES // 2):
