@@ -152,7 +152,12 @@ def _add_study_options(parser: Any) -> None:
     _add_separator(parser)
     parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
     parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in each search")
-    parser.add_argument("--searches", type=int, metavar="R", help="independent searches; 2 or more speak of the method")
+    parser.add_argument(
+        "--searches",
+        type=int,
+        metavar="R",
+        help="independent searches; with 2 or more, the verdict is about the method",
+    )
     parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in each search")
     parser.add_argument("--seed", type=int, help="of the whole study")
 

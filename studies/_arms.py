@@ -82,6 +82,9 @@ def parse_arms(
         else:
             arms[name], found = _parse_arm(name, values, shared, wrong, common)
             problems += found
+    for name in arms:  # trials of arm "a" in search 1 are named a-s1-0000
+        if (twin := re.sub(r"-s\d+$", "", name)) != name and twin in arms:
+            problems.append(f"arms {twin!r} and {name!r} would give trials of the same name; rename one of the two")
     return arms, problems
 
 

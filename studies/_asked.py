@@ -10,7 +10,7 @@ from typing import Any
 
 from hylorada import InputError, nearest
 
-from ._files import read_json, stored_study
+from ._files import stored_study
 from ._paths import anywhere
 
 
@@ -91,8 +91,9 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     if not name:
         raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
     stored = study_folder(args.storage, name)
-    if name in known and not _of_an_earlier_version(stored, args):
-        return merge(_matching(known[name].STUDY, file, args.config), file)
+    if name in known:
+        begun = _begun(known[name].STUDY, study_folder(args.storage, args.name or name))
+        return merge(_matching(begun, file, args.config), file)
     if stored is None and not args.study and "arms" in file:
         return file  # a definition of the user's own
     if stored is None:
@@ -101,11 +102,21 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
 
 
-def _of_an_earlier_version(stored: Path | None, args: argparse.Namespace) -> bool:
-    """Whether the command resumes a study of this definition's name that was begun before studies had searches."""
-    if stored is None or args.name not in (None, stored.name):
-        return False
-    return "searches" not in read_json(stored / "study.json", Mapping[str, Any])
+def _begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
+    """Return a definition as the study in a folder has it, so that the same command resumes it.
+
+    What may grow stays as large as it is. A study that was begun before arms shared a space stays as it was.
+    """
+    from ._changes import FREE
+
+    if folder is None:
+        return definition
+    stored = stored_study(folder / "study.json")
+    if stored["definition"] != definition["definition"]:
+        return definition
+    if not stored["common"]["space"] and definition["common"]["space"]:
+        return stored
+    return {**definition, **{k: stored[k] for k in FREE if k != "subject"}}
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from ._asha import Asha
 from ._common import rerun_seeds
 from ._job import Job, Report
 from ._ledger import Ledger, Stage
-from ._records import Record, optuna_name
+from ._records import Record, optuna_name, ranked
 from ._store import Store
 from ._study import Study
-from ._winners import Winner, finalists, wanted_runs, winners
+from ._winners import Winner, best_block, finalists, wanted_runs, winners
 
 
 class Search(Stage):
@@ -228,7 +228,7 @@ class Campaign:
     def _tell_exhausted(self) -> None:
         """Name the arms that had fewer trials than asked for."""
         store = self._ledger.store
-        for name in store.study.arms:
+        for name in () if store.study.blocks else store.study.arms:
             if len(store.of("search", name, 0)) < store.study.trials:
                 points = store.study.space(name).size()
                 self._ledger.panel.say(f"{name}: search space exhausted: {points} of {points} points evaluated")
@@ -253,7 +253,7 @@ def _asha(study: Study) -> Asha | None:
 
 @dataclass(frozen=True)
 class Found:
-    """The winners of all searches; arms that have none are named with why."""
+    """The winners of all searches and, for each arm without one, the reason."""
 
     winners: dict[tuple[int, str], Winner]
     missing: tuple[str, ...]
@@ -267,8 +267,11 @@ def find_winners(store: Store) -> Found:
         for arm in study.arms:
             if (search, arm) in best:
                 continue
+            if study.blocks and best_block(study, store.records, search) is None and ranked(store.records, arm, search):
+                missing.append(f"search {search} has no block that all its arms have finished")
+                continue
             states = [r.state for r in store.of("search", arm, search)]
             counts = ", ".join(f"{states.count(s)} {s}" for s in ("diverged", "failed", "pruned") if s in states)
             where = f" in search {search}" if study.searches > 1 else ""
             missing.append(f"arm {arm!r} has no finished trial with a finite eval/ppl{where} ({counts})")
-    return Found(best, tuple(missing))
+    return Found(best, tuple(dict.fromkeys(missing)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ._study import GROWING, Study
 
-_FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study that has been run
+FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study that has been run
 
 
 def changes(before: Mapping[str, Any], study: Study) -> list[str]:
@@ -19,7 +19,7 @@ def changes(before: Mapping[str, Any], study: Study) -> list[str]:
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
         for key in sorted(then.keys() | now.keys())
-        if key not in _FREE and (key in then, then.get(key)) != (key in now, now.get(key))
+        if key not in FREE and (key in then, then.get(key)) != (key in now, now.get(key))
     ]
 
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     prepare_environment()
     console = Terminal(stderr=True)
     try:
-        if args.command in ("run", "extend", "status", "ui"):
+        if args.command in ("run", "extend", "resolve", "status", "ui"):
             args.tracking_uri = heed_environment(args.tracking_uri)
         code: int = _COMMANDS[args.command](args, console)
         sys.stdout.flush()  # here, where what it raises can be told

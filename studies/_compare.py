@@ -154,8 +154,9 @@ class Losses:
     def bins(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
         """Return [S, N, 10] (or [S, N, 1] of earlier versions) loss sums of an arm's runs on these seeds."""
         by_seed = {r.number: self._bins[r.name] for r in self._at(search, arm, factor)}
-        values = np.stack([by_seed[seed] for seed in seeds]).astype(np.float64)
-        return values if values.ndim == 3 else values[..., None]
+        if not self.has_bins:  # some runs are of an earlier version
+            by_seed = {seed: b.reshape(len(b), -1).sum(axis=1, keepdims=True) for seed, b in by_seed.items()}
+        return np.stack([by_seed[seed] for seed in seeds]).astype(np.float64)
 
     def blocks(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
         """Return [S, N] loss sums by block."""
@@ -194,9 +195,10 @@ def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, 
     pairs = [pair for pair in study.comparisons if losses.searches(pair)]
     level = level_per_look(looks) if looks else 0.05
     matched = [_differences(losses, *pair, 1.0) for pair in pairs]
-    found = method.compare(matched, level=level, margin=study.margin or 1e-12) if matched else ()
+    margin = study.margin or 1e-12
+    found = method.compare(matched, level=level, margin=margin) if matched else ()
     own = {pair: _own_best(losses, *pair) for pair in pairs} if study.blocks and len(study.factors) > 1 else {}
-    compared = {pair: method.compare([o.differences], level=level)[0] for pair, o in own.items() if o}
+    compared = {pair: method.compare([o.differences], level=level, margin=margin)[0] for pair, o in own.items() if o}
     return tuple(
         _comparison(losses, c, compared.get(pair), own.get(pair), parameters)
         for pair, c in zip(pairs, found, strict=True)
@@ -291,7 +293,8 @@ def _profile(losses: Losses, arm: str, reference: str, level: float) -> tuple[Ra
     for factor in sorted(losses.study.factors):
         if not losses.searches((arm, reference), factor) or len(losses.study.factors) == 1:
             continue
-        (c,) = method.compare([_differences(losses, arm, reference, factor)], level=level)
+        margin = losses.study.margin or 1e-12
+        (c,) = method.compare([_differences(losses, arm, reference, factor)], level=level, margin=margin)
         rates.append(Rate(factor, Change(c.change, c.low, c.high, c.p_holm, c.decision), c.searches))
     return tuple(rates)
 
@@ -305,5 +308,5 @@ def _positions(losses: Losses, arm: str, reference: str, level: float) -> dict[s
     places = [(s, losses.seeds(s)) for s in losses.searches((arm, reference))]
     ours, theirs = ([losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference))
     family = by_position((arm, reference), ours, theirs, tokens)
-    found = method.compare(list(family.values()), level=level)
+    found = method.compare(list(family.values()), level=level, margin=losses.study.margin or 1e-12)
     return {name: Change(c.change, c.low, c.high, c.p_holm, c.decision) for name, c in zip(family, found, strict=True)}

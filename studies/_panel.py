@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -17,6 +18,8 @@ from ._shown import guarded_streams, one_line
 from ._store import Store
 from ._terminal import Drawing, say
 from ._winners import counting
+
+_PAUSE_S = 0.5  # between two drawings
 
 
 class Panel:
@@ -35,6 +38,7 @@ class Panel:
         self._stage = ""
         self._total = 0
         self._done_before = 0
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
         if self._live:
@@ -58,8 +62,9 @@ class Panel:
         self.update()
 
     def update(self) -> None:
-        """Draw the present state."""
-        if self._live:
+        """Draw the present state, at most twice a second."""
+        if self._live and time.monotonic() - self._drawn > _PAUSE_S:
+            self._drawn = time.monotonic()
             title = one_line(f"{self._store.study.name}: {self._stage}", self._console.encoding)
             self._live.update(Box(self._content(), title=Text(title), expand=False))
 
@@ -70,10 +75,11 @@ class Panel:
         return sum(r.state != "running" for r in self._records())
 
     def _content(self) -> Group:
-        ended = self._ended()
+        records = self._records()
+        ended = sum(r.state != "running" for r in records)
         bar = ProgressBar(total=max(1, self._total), completed=ended, width=48)
         line = Text(f"{ended} of {self._total} trials, {self._elapsed()}{self._time_left(ended)}")
-        return Group(bar, line, self._arms())
+        return Group(bar, line, self._arms(records))
 
     def _elapsed(self) -> str:
         return f"{time.monotonic() - self._began:.0f} s"
@@ -84,14 +90,13 @@ class Panel:
             return ""
         return f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
 
-    def _arms(self) -> Drawing:
+    def _arms(self, records: Sequence[Record]) -> Drawing:
         rungs = self._store.study.rungs() if self._stage == "search" else ()
         columns = ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial")
-        rows = tuple(self._arm_row(arm, rungs) for arm in self._store.study.arms)
+        rows = tuple(self._arm_row([r for r in records if r.arm == arm], arm, rungs) for arm in self._store.study.arms)
         return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows), dense=True)
 
-    def _arm_row(self, arm: str, rungs: tuple[int, ...]) -> tuple[str, ...]:
-        records = [r for r in self._records() if r.arm == arm]
+    def _arm_row(self, records: Sequence[Record], arm: str, rungs: tuple[int, ...]) -> tuple[str, ...]:
         count = Counter(r.state for r in records)
         finite = [r for r in records if r.state in ("running", "complete") and r.nll is not None]
         best = min(finite, key=lambda r: r.nll or 0.0, default=None)

@@ -105,7 +105,7 @@ def profile_problems(factors: Any) -> list[str]:
     )
     if not numbers or len(numbers) != len(factors) or not all(0 < f < math.inf for f in numbers):
         return [f"profile must be a list of positive factors of the learning rate, got {factors!r}"]
-    if 1 not in numbers or len(set(numbers)) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
+    if 1 not in numbers or len({f"{f:g}" for f in numbers}) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
         return [f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"]
     return []
 

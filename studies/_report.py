@@ -138,7 +138,7 @@ def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
     said = (
         f"The answer depends on the learning rate for {', '.join(depends)}."
         if depends
-        else ("With each arm at its own best rate, no comparison is decided otherwise.")
+        else ("With each arm at its own best rate, every comparison has the same outcome.")
     )
     caption = (
         "Matched change in test PPL where all arms have the winning learning rate times a factor, with its interval; "
@@ -201,8 +201,8 @@ def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"{study.searches} searches of up to {study.trials} trials an arm of {study.max_steps} steps, "
-        f"{study.seeds} paired seeds in each"
+        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials an arm of "
+        f"{study.max_steps} steps, {study.seeds} paired seeds in each"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""

@@ -1,5 +1,6 @@
 """Add searches to a study until every comparison is decided, or the time is up."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from hylorada import InputError
 
 from ._options import Options
 from ._study import Study
+from ._terminal import say
 
 if TYPE_CHECKING:
     from ._results import Results
@@ -35,11 +37,11 @@ class Budget:
 
 def with_looks(study: Study) -> Study:
     """Return the study with looks declared, if it declares none that lie ahead."""
-    if any(n > study.searches for n in study.looks):
+    if any(n >= study.searches for n in study.looks):
         return study
     first = max(2, study.searches)
     ahead = [first * _GROWTH**k for k in range(_LOOKS) if first * _GROWTH**k <= _MOST_SEARCHES]
-    return replace(study, looks=tuple(sorted({*study.looks, *ahead})))
+    return replace(study, looks=tuple(sorted({*study.looks, *ahead})[-_LOOKS:]))
 
 
 def resolve(
@@ -88,8 +90,8 @@ def resolve(
 
 def _check(budget: Budget) -> None:
     problems = []
-    if not budget.margin > 0:
-        problems.append(f"margin must be above 0 %, got {budget.margin:g}")
+    if not 0 < budget.margin < math.inf:
+        problems.append(f"margin must be a number of percent above 0, got {budget.margin:g}")
     if budget.seconds is not None and not budget.seconds > 0:
         problems.append(f"time-limit must be above 0 s, got {budget.seconds:g}")
     if problems:
@@ -106,4 +108,4 @@ def _seconds_a_search(folder: Path, study: Study) -> float:
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(f"resolve: {text}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"resolve: {text}")

@@ -134,11 +134,19 @@ def _looks(study: Study, losses: Losses, before: Results | None) -> tuple[int, .
     """Return the looks taken, with this one; new runs at an old number of replicates count as one more."""
     found = [losses.seeds(s) for s in range(study.searches) if losses.seeds(s)]
     now = len(found) if study.searches > 1 else len(found[0]) if found else 0
-    taken = () if before is None else before.looks
+    taken = _taken(before)
     same = before is not None and sorted(losses.names()) == sorted(n for a in before.arms for n in a.runs)
     if now < 2 or (same and taken):
         return taken
     return (*taken, max(now, taken[-1] + 1) if taken else now)
+
+
+def _taken(before: Results | None) -> tuple[int, ...]:
+    """Return the looks that earlier results count; those of earlier versions count the one they are."""
+    if before is None or before.looks or not before.comparisons:
+        return () if before is None else before.looks
+    seeds = before.comparisons[0].seeds
+    return (seeds,) if seeds >= 2 and not before.arms[0].runs else ()
 
 
 def _declared(study: Study, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,15 +158,20 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     """A study that is run again without new trials or seeds finds the same in every seed, and has not looked again."""
     if before is None:
         return ()
-    then, now = ([(c.arm, c.reference, c.by_seed) for c in found] for found in (before.comparisons, comparisons))
-    return before.earlier if not then or then == now else (*before.earlier, before.verdict)
+    then, now = ({(c.arm, c.reference): c.by_seed for c in found} for found in (before.comparisons, comparisons))
+    same = then.keys() == now.keys() and all(
+        len(then[k]) == len(now[k]) and np.allclose(then[k], now[k], rtol=0, atol=1e-9) for k in then
+    )
+    return before.earlier if not then or same else (*before.earlier, before.verdict)
 
 
 def _read_again(earlier: tuple[str, ...], study: Study) -> list[str]:
     if not earlier:
         return []
     times = f"{len(earlier)} earlier verdict" + "s" * (len(earlier) > 1)
-    allowed = "its level allows for that" if study.looks else "no looks were declared, so earlier levels did not"
+    declared = "its level allows for that"
+    undeclared = "no looks were declared in advance, so the first verdict used the full 5 % level"
+    allowed = declared if study.looks else undeclared
     return [f"the test split has given {times} before this one; {allowed}. First: {earlier[0]}"]
 
 

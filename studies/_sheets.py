@@ -64,7 +64,8 @@ def arms_sheet(results: Results) -> Sheet:
     """One row an arm, one column of changes a reference; the base without adapter first."""
     compared = {c.reference for c in results.comparisons}
     references = [a.arm for a in results.arms if a.arm in compared]
-    changes = [f"vs {r} [95 %]" for r in references]
+    level = next((c.level for c in results.comparisons), 0.05)
+    changes = [f"vs {r} [{100 * (1 - level):.3g} %]" for r in references]
     rows = [_arm_row(results, arm, references) for arm in results.arms]
     has_base = results.base_ppl is not None
     if has_base:

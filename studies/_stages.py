@@ -85,8 +85,9 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
 
 def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
     """Let one process make MLflow's tables: two that begin at once on a new database get in each other's way."""
-    database = database_path(options.uri)
-    return FileLock(f"{database}.lock") if database and database.parent.is_dir() else nullcontext()
+    if database_path(options.uri) is None or not options.storage.is_dir():
+        return nullcontext()
+    return FileLock(options.storage / "mlflow.db.lock")  # nothing is written outside the storage folder
 
 
 def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:

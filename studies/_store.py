@@ -108,12 +108,13 @@ class Store:
     def propose(self, arm: str, search: int = 0) -> Record:
         """Ask the arm's Optuna study of a search for its next trial and write it down."""
         study = self._optuna[arm, search]
-        number = sum(t.state != TrialState.WAITING for t in study.get_trials(deepcopy=False))
+        trials = study.get_trials(deepcopy=False)
+        number = sum(t.state != TrialState.WAITING for t in trials)
         given = self.study.start(arm) if number == 0 else {}
         if self.study.blocks:  # every arm of the block gets these; its sampler proposes the rest
             given |= self.study.labels(arm, common_values(self.study, search, number))
-        if given:
-            study.enqueue_trial(given, skip_if_exists=True)
+        if given and number == len(trials):  # else a crash came between this line and the next
+            study.enqueue_trial(given)
         study.sampler = self._sampler(arm, search, number)
         return self._sampled(arm, search, study.ask())
 

@@ -68,7 +68,7 @@ def _scope(study: Study, c: Comparison) -> str:
     seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} paired seeds"
     text = _SCOPE[c.scope].format(searches=c.searches, seeds=seeds)
     if study.blocks:
-        return f"{text} The arms have equal {_listed(list(study.common.parameters))} in every pair."
+        return f"{text} Within each pair, both arms train at the same {_listed(list(study.common.parameters))}."
     apart = _searched_apart(study)
     if not apart:
         return text
@@ -116,7 +116,7 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     largest = max(plans, key=lambda p: (not p.reachable, p.searches * p.seeds * p.blocks))
     what = f"{largest.searches} searches x {largest.seeds} seeds" if largest.searches > 1 else f"{largest.seeds} seeds"
     if not largest.reachable:
-        return f"{text} To see {largest.effect:g} % in all of them, even {what} would not do."
+        return f"{text} To see {largest.effect:g} % in all of them, even {what} would not be enough."
     return (
         f"{text} To see {largest.effect:g} % in all of them, about {what} on {largest.blocks} test blocks are needed."
     )

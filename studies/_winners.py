@@ -73,6 +73,8 @@ def _block_score(trials: list[Record]) -> tuple[int, float] | None:
 def finalists(study: Study, records: Mapping[str, Record], search: int, arm: str) -> list[Winner]:
     """Return one search's best trials of an arm, the best first, each with other parameters of the arm's own."""
     block = best_block(study, records, search) if study.blocks else None
+    if study.blocks and block is None:  # no block in which all arms can be compared
+        return []
     found: dict[str, Winner] = {}
     for record in ranked(records, arm, search):
         candidate = Winner(record, block)
