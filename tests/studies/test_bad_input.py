@@ -461,3 +461,19 @@ def test_wrong_options_exit_2_with_usage(cli: Cli, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="2"):
         cli(*arguments)
     assert capsys.readouterr().err.startswith("usage: hylorada")
+
+
+def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again(cli: Cli, tmp_path: Path) -> None:
+    """It was begun before arms shared a space; the definition has changed since."""
+    rate = {"learning_rate": {"low": 5e-4, "high": 2e-2, "log": True}}
+    new = {"common", "matched", "searches", "finalists", "selection_seeds", "profile", "margin", "looks", "spread_test"}
+    arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}
+    old = {k: v for k, v in STUDY.items() if k not in {*new, "document_separator"}} | {"arms": arms, "trials": 8}
+    path = tmp_path / "runs" / "studies" / "learnable_bucketing" / "study.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(old))
+    for _ in range(2):
+        shown = json.loads(cli("show", "learnable_bucketing", "--storage=runs", "--json").out)
+        assert (shown["trials"], shown["arms"], shown["common"]) == (8, arms, {"space": {}})
+        assert (shown["matched"], shown["searches"], shown["spread_test"]) == (False, 1, False)
+        path.write_text(json.dumps(shown))  # as the first run stores it

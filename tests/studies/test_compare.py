@@ -153,3 +153,12 @@ def test_search_without_runs_of_an_arm_is_left_out(folder: Folder) -> None:
     losses = Losses(store.study, store.records, store.folder)
     (found,) = compare_arms(losses, (), {"fixed": 1, "baseline": 1})
     assert (found.searches, found.scope) == (1, "configurations")
+
+
+def test_losses_with_and_without_tenths_are_compared_together(folder: Folder) -> None:
+    """As when a study of an earlier version gets more seeds."""
+    whole = _losses(effect=-0.02)
+    _finish(folder, lambda r: whole(r) if r.number else whole(r).sum(axis=1), searches=2)
+    found = _compared(folder)
+    assert found.change == pytest.approx(100 * np.expm1(-0.02))
+    assert found.positions == {}

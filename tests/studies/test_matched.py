@@ -202,3 +202,35 @@ def test_study_that_is_not_matched_searches_everything_apart(folder: Folder) -> 
     rates = {arm: [r.params["learning_rate"] for r in store.of("search", arm)] for arm in ("baseline", "fixed")}
     assert rates["baseline"][1:] != rates["fixed"][1:]
     assert {r.block for r in store.records.values()} == {None}
+
+
+def test_values_that_repeat_still_reach_every_arm_of_a_block(folder: Folder) -> None:
+    common = {"space": {"r": {"choice": [2, 4]}}}
+    store = _searched(folder, common=common, trials=3).store
+    for search in (store.study.searches - 1,):
+        drawn = [common_values(store.study, search, block)["r"] for block in range(3)]
+        assert len(set(drawn)) < 3
+        for arm in ("baseline", "fixed"):
+            assert [t.adapter["r"] for t in store.of("search", arm, search)] == drawn
+
+
+def test_search_without_a_block_that_all_arms_finished_confirms_nothing(folder: Folder) -> None:
+    ledger = folder.open(**MATCHED | {"trials": 2})
+    search = Search(ledger)
+    lost = {"fixed-0000", "baseline-0001"}
+    while given := search.next_job():
+        name = given[0].name
+        search.on_report(name, Report(step=1, done=True, diverged="loss") if name in lost else report(8))
+    found = find_winners(ledger.store)
+    assert (found.winners, found.missing) == ({}, ("search 0 has no block that all its arms have finished",))
+
+
+@pytest.mark.parametrize("profile", [[1.0, 0.5, 0.50000001], [1.0, 2.0, 2.0]])
+def test_factors_that_would_share_a_name_are_refused(profile: list[float]) -> None:
+    with pytest.raises(ValueError, match="no factor twice"):
+        _study(profile=profile)
+
+
+def test_arms_whose_trials_would_share_a_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="arms 'a' and 'a-s1' would give trials of the same name"):
+        _study(arms={"a": {}, "a-s1": {}})
