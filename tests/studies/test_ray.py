@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 _PROGRAM = """
 import os, sys
 from pathlib import Path
-import ray
 from rich.console import Console
 from studies import learnable_bucketing
 from studies._options import Options
@@ -23,6 +22,7 @@ from studies._run import run_study
 from studies._study import Study
 
 def start():
+    import ray
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 if sys.argv[1] == "own":
@@ -32,6 +32,7 @@ values = {**learnable_bucketing.STUDY, "model": sys.argv[2], "block_size": 32, "
 values |= {"eval_every": 2, "grace_steps": 2, "eval_blocks": 8, "test_blocks": 40}
 values["defaults"] = {**values["defaults"], "max_steps": 4}
 results = run_study(Study.from_dict(values), Options(storage=Path(sys.argv[3])), Console(stderr=True))
+import ray
 print(len(results.arms), dict(os.environ) == before, ray.is_initialized())
 if not ray.is_initialized():
     start()
@@ -83,6 +84,16 @@ def test_calling_program_keeps_its_ray_and_its_environment(
     command = [sys.executable, "-c", _PROGRAM, whose, toy_model, str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, f"3 True {goes_on}\n5\n"), done.stderr
+
+
+def test_private_ray_is_refused_to_a_program_that_has_imported_ray(tmp_path: Path) -> None:
+    """Ray has then read its settings, and would listen on every interface without a token."""
+    program = f"import ray\n{_PROGRAM}"
+    command = [sys.executable, "-c", program, "private", "tiny", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "this program has imported ray" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "runs" / "studies").exists()
 
 
 def test_uv_run_packs_nothing(toy_model: str, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_run_stopped_while_ray_starts_ends_with_it(
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     saved = (tmp_path / "studies" / "learnable_bucketing").exists()
-    assert err.startswith(
+    early = seconds == 2 and err == "interrupted\n"  # on a busy machine, before it has imported what it needs
+    assert early or err.startswith(
         f"interrupted; {'state saved' if saved else 'nothing to save yet'}. To go on: hylorada run"
     ), err
     assert "Traceback" not in err
