@@ -4,7 +4,6 @@ import logging
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 import warnings
@@ -13,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-
-from hylorada._errors import InputError
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -74,17 +71,7 @@ def study_environment() -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read.
-
-    Raises:
-        InputError: the calling program has imported Ray, which reads these settings when it is imported.
-    """
-    loaded = sys.modules.get("ray._raylet")
-    if loaded is not None and loaded.get_authentication_mode() == 0:  # without a token
-        raise InputError(
-            "this program has imported ray, so a private Ray could not be closed to others; call ray.init() first, and "
-            "the study runs on that Ray, or import ray after the study"
-        )
+    """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"

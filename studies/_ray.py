@@ -91,6 +91,12 @@ def start_ray(address: str | None, workspace: Path) -> None:
 def _initialize(address: str | None, workspace: Path) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "job_config": _Job()}
     if address is None:
+        raylet: Any = ray._raylet
+        if raylet.get_authentication_mode() == 0:  # Ray reads its settings when it is imported
+            raise InputError(
+                "this program has imported ray, so a private Ray could not be closed to others; call ray.init() first, "
+                "and the study runs on that Ray, or import ray after the study"
+            )
         options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace / RAY_FILES)}
         options["_skip_env_hook"] = True  # the user's runtime environments are for clusters
     else:
