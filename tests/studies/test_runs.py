@@ -38,6 +38,7 @@ def test_children_are_nested_and_described(store: Mlflow) -> None:
         "hylorada.child_of": "nested",
         "hylorada.arm": "learnable",
         "hylorada.stage": "search",
+        "hylorada.search": "0",
         "hylorada.searched": "learning_rate,num_buckets",
         "applied.max_positions": "16",
         "applied.learning_rate": "0.01",

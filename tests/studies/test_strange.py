@@ -50,7 +50,7 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     assert trials["learnable-0000"]["adapter"]["num_buckets"] == 2
     targets = trials["baseline-0000"]["params"]["target_modules"]
     assert targets in (["q_proj"], ["q_proj", "v_proj"])
-    assert trials["baseline-0000-confirm-00"]["adapter"]["target_modules"] == targets
+    assert trials["baseline-0000-at-0000-confirm-00"]["adapter"]["target_modules"] == targets
     stored = optuna.load_study(study_name="baseline", storage=f"sqlite:///{folder / 'optuna.db'}").trials[0]
     assert json.loads(stored.params["target_modules"]) == targets
     assert len(read_results(folder / "results.json").arms) == 3
