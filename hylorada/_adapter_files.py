@@ -1,4 +1,4 @@
-"""What every stored adapter is checked for, whoever wrote it."""
+"""Checks that every stored adapter must pass, whichever program wrote it."""
 
 import json
 from collections.abc import Mapping

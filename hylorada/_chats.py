@@ -13,7 +13,7 @@ _ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's words
 
 
 def holds_chats(values: Iterable[Any]) -> bool:
-    """Whether each value that is there is a list of messages."""
+    """Return whether every value that is not null is a list of messages."""
     present = [value for value in values if value is not None]
     return bool(present) and all(map(_is_chat, present))
 

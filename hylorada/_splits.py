@@ -12,7 +12,7 @@ SPLITS = ("train", "validation", "test")
 COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".txt")
 
-# Files of these kinds may hold text, but are not read.
+# Files with these suffixes may hold text, but hylorada does not read them.
 _NOT_READ = frozenset(
     (
         *(".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar", ".text", ".tgz"),
@@ -97,7 +97,7 @@ def find_splits(folder: Path) -> Layout:
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    """All files that are not hidden; a link to a folder that it lies in is not followed."""
+    """Return all files that are not hidden; a link to a folder that contains it is not followed."""
     real = os.path.realpath(folder)
     if real in above:
         return

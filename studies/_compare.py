@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ._integrity import NUM_BINS
+from hylorada._evaluation import NUM_BINS, position_bins
+
 from ._records import Record, read_block_bins
 from ._study import Study
 from ._winners import winners
@@ -22,6 +23,7 @@ from .analysis.profile import ArmProfile, OwnBest, depends_on_rate, own_best
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[tuple[int, str], Sequence[Record]]
+_NO_MARGIN = 1e-12  # %; a study with margin 0 calls nothing equivalent
 WANTED_EFFECT = 0.1  # % PPL; what it would take to see a difference of this size is said
 
 
@@ -129,6 +131,7 @@ class Losses:
 
     def __init__(self, study: Study, records: Mapping[str, Record], folder: Path) -> None:
         self.study = study
+        self.margin = study.margin or _NO_MARGIN
         every = {place: w.runs(records, "confirm") for place, w in winners(study, records).items()}
         self.runs = {place: [r for r in runs if r.state == "complete"] for place, runs in every.items()}
         self._diverged = {(*place, r.factor) for place, runs in every.items() for r in runs if r.state == "diverged"}
@@ -195,10 +198,11 @@ def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, 
     pairs = [pair for pair in study.comparisons if losses.searches(pair)]
     level = level_per_look(looks) if looks else 0.05
     matched = [_differences(losses, *pair, 1.0) for pair in pairs]
-    margin = study.margin or 1e-12
-    found = method.compare(matched, level=level, margin=margin) if matched else ()
+    found = method.compare(matched, level=level, margin=losses.margin) if matched else ()
     own = {pair: _own_best(losses, *pair) for pair in pairs} if study.blocks and len(study.factors) > 1 else {}
-    compared = {pair: method.compare([o.differences], level=level, margin=margin)[0] for pair, o in own.items() if o}
+    compared = {
+        pair: method.compare([o.differences], level=level, margin=losses.margin)[0] for pair, o in own.items() if o
+    }
     return tuple(
         _comparison(losses, c, compared.get(pair), own.get(pair), parameters)
         for pair, c in zip(pairs, found, strict=True)
@@ -293,8 +297,7 @@ def _profile(losses: Losses, arm: str, reference: str, level: float) -> tuple[Ra
     for factor in sorted(losses.study.factors):
         if not losses.searches((arm, reference), factor) or len(losses.study.factors) == 1:
             continue
-        margin = losses.study.margin or 1e-12
-        (c,) = method.compare([_differences(losses, arm, reference, factor)], level=level, margin=margin)
+        (c,) = method.compare([_differences(losses, arm, reference, factor)], level=level, margin=losses.margin)
         rates.append(Rate(factor, Change(c.change, c.low, c.high, c.p_holm, c.decision), c.searches))
     return tuple(rates)
 
@@ -303,10 +306,9 @@ def _positions(losses: Losses, arm: str, reference: str, level: float) -> dict[s
     """Return LIM-PPL and each tenth of the positions, compared as one family."""
     if not losses.has_bins:
         return {}
-    positions = np.arange(1, losses.study.block_size) * NUM_BINS // losses.study.block_size
-    tokens = np.bincount(positions, minlength=NUM_BINS)
+    tokens = np.bincount(position_bins(losses.study.block_size), minlength=NUM_BINS)
     places = [(s, losses.seeds(s)) for s in losses.searches((arm, reference))]
     ours, theirs = ([losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference))
     family = by_position((arm, reference), ours, theirs, tokens)
-    found = method.compare(list(family.values()), level=level, margin=losses.study.margin or 1e-12)
+    found = method.compare(list(family.values()), level=level, margin=losses.margin)
     return {name: Change(c.change, c.low, c.high, c.p_holm, c.decision) for name, c in zip(family, found, strict=True)}

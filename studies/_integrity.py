@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hylorada import InputError
+from hylorada._evaluation import NUM_BINS
 from hylorada._seals import SEAL, digest
 
 from ._common import rerun_seeds, search_seeds
@@ -23,7 +24,6 @@ CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of i
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
 _CLOSE = 1e-9  # of two sums over the same numbers
 _TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm)-\d{2,})?")
-NUM_BINS = 10  # tenths of the positions of a block
 
 
 def seal_line(line: str, chain: str) -> tuple[str, str]:

@@ -161,7 +161,7 @@ class _Deaths:
 
 @contextmanager
 def _own_start() -> Iterator[None]:
-    """Uninterrupted, whatever threads there are: one of them may take SIGTERM, which Ray answers by ending half-way."""
+    """Hold back signals in every thread: Ray answers SIGTERM, taken by any of them, by ending half-way."""
     internals = ray._private.utils
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
     try:

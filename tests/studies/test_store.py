@@ -47,20 +47,12 @@ VALUES: dict[str, Any] = {
 Open = Callable[..., Store]
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Optuna's empty tables: to make them takes longer than most tests."""
-    path = tmp_path_factory.mktemp("database") / "optuna.db"
-    optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
-    return path
-
-
 @pytest.fixture
-def open_store(tmp_path: Path, database: Path) -> Iterator[Open]:
+def open_store(tmp_path: Path, optuna_tables: Path) -> Iterator[Open]:
     """Opens the same folder again and again, as new processes would: the store before is closed."""
     last: list[Store] = []
     (tmp_path / "try").mkdir()
-    shutil.copy(database, tmp_path / "try")
+    shutil.copy(optuna_tables, tmp_path / "try")
 
     def open_(folder: str = "try", **changes: Any) -> Store:
         while last:
