@@ -1,7 +1,9 @@
 """Ray's start and end: a private one on this machine, a cluster that is joined, or the one of the calling program."""
 
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.job_config import JobConfig
 
@@ -16,12 +19,14 @@ from hylorada import InputError
 
 from ._environment import RAY_FILES
 from ._faults import StudyStopped
+from ._provenance import command_line
 from ._signals import uninterrupted
 
 _LOOK_S = 0.2  # between two looks at Ray's own processes
 _CONNECT_S = 2.0
 _RAYLET_S = 1.0  # without an answer, after which the raylet of this node is taken for dead
 _HEAD_S = 50.0  # the same for the head: Ray waits 60 s for it to come back, then ends this process
+_STUCK_S = 10.0  # for the main thread to come back from a call of Ray's, which waits for a dead head
 _watch: "Watch | None" = None
 _theirs = False  # whether Ray runs because the calling program has started it
 
@@ -42,14 +47,16 @@ class Watch:
     """Ends the work of the main thread when Ray itself is gone.
 
     Ray would end this process with exit code 1 instead, sooner or later. The exception is raised again every second
-    until :meth:`stop`, because a library may swallow it.
+    until :meth:`stop`, because a library may swallow it. A call of Ray's that waits for its dead head lets no exception
+    through; ``give_up`` then ends the process, which costs nothing: all state is on disk at any time.
 
     Args:
         gone: tells what has died; None while all is well.
+        give_up: is called once with the reason, if nobody has called :meth:`stop` in 10 seconds.
     """
 
-    def __init__(self, gone: Callable[[], str | None]) -> None:
-        self._gone, self._reason = gone, ""
+    def __init__(self, gone: Callable[[], str | None], give_up: Callable[[str], None]) -> None:
+        self._gone, self._give_up, self._reason = gone, give_up, ""
         self._stopped = threading.Event()
         # the default action of SIGURG is nothing, so one that comes late does no harm
         self._before: Any = signal.signal(signal.SIGURG, self._raise)
@@ -60,9 +67,12 @@ class Watch:
         while not self._stopped.wait(_LOOK_S):
             if reason := self._gone():
                 self._reason = reason
+                end = time.monotonic() + _STUCK_S
                 while not self._stopped.is_set():
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
                     self._stopped.wait(1)
+                    if time.monotonic() > end and not self._stopped.is_set():
+                        self._give_up(reason)
 
     def _raise(self, *_: Any) -> None:
         if not self._stopped.is_set():
@@ -73,6 +83,22 @@ class Watch:
         self._stopped.set()
         self._thread.join()
         signal.signal(signal.SIGURG, self._before)
+
+
+def _end_at_once(reason: str) -> None:
+    """End this process and a private Ray's, in the words that a :class:`StudyStopped` would get."""
+    node: Any = ray._private.worker._global_node
+    own = [info.process.pid for processes in node.all_processes.values() for info in processes]
+    for pid in own:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            for each in (*process.children(recursive=True), process):  # orphans would wait a minute for the head too
+                with suppress(psutil.Error):
+                    each.kill()
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the panel hides it
+    told = f"{cursor}hylorada: {reason}\nthe study stopped; state saved. To go on: {command_line()}\n"
+    os.write(2, told.encode(errors="backslashreplace"))
+    os._exit(3)
 
 
 def start_ray(address: str | None, workspace: Path) -> None:
@@ -115,7 +141,7 @@ def _attend() -> None:
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
     if threading.current_thread() is threading.main_thread():  # signals reach no other
-        _watch = Watch(_Deaths())
+        _watch = Watch(_Deaths(), _end_at_once)
 
 
 def _print_nothing(*_: Any, **__: Any) -> None:

@@ -1,6 +1,7 @@
 """Ray Tune: schedules a source's jobs over the devices of this machine or a cluster, and tells it what came."""
 
 import json
+import math
 import shutil
 import time
 from collections import Counter
@@ -237,7 +238,8 @@ class Slots:
 
     Args:
         asked: what a trial asks for.
-        waiting: trials that wait; on a cluster one, which is what makes an autoscaler add a node.
+        waiting: trials that wait; on a cluster one, which is what makes an autoscaler add a node. A private Ray has
+            none, and its one node is looked at once.
     """
 
     def __init__(self, asked: Mapping[str, float], waiting: int) -> None:
@@ -247,8 +249,8 @@ class Slots:
 
     def __call__(self) -> int:
         if time.monotonic() > self._until:  # Tune asks at every event
-            self._until = time.monotonic() + 0.5
             there = [n["Resources"][self._kind] for n in nodes_with(self._kind)]
+            self._until = time.monotonic() + 0.5 if self._waiting or not there else math.inf
             self._count = max(1, sum(int(whole / self._asked + 1e-6) for whole in there) + self._waiting)
         return self._count
 

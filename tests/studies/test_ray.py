@@ -53,6 +53,30 @@ def ray_process(process: Command, name: str) -> int:
     return pid
 
 
+_STUCK = """
+import os, signal, sys
+from pathlib import Path
+from studies._environment import make_private, prepare_environment, short_folder
+prepare_environment()
+workspace = short_folder()
+make_private(workspace)
+from studies._ray import start_ray
+start_ray(None, workspace)
+import ray
+(head,) = ray._private.worker._global_node.all_processes["gcs_server"]
+os.kill(head.process.pid, signal.SIGKILL)
+ray.nodes()  # waits a minute for the head, and Ray then ends this process with exit code 1
+"""
+
+
+def test_call_that_waits_for_the_dead_head_is_ended_by_name() -> None:
+    done = subprocess.run([sys.executable, "-c", _STUCK], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (3, "")
+    *_, died, go_on = done.stderr.splitlines()
+    assert died == "hylorada: Ray's own process 'gcs_server' has died (SIGKILL)"
+    assert go_on.startswith("the study stopped; state saved. To go on: ")
+
+
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_death_of_ray_itself_stops_the_study_by_name(name: str, toy_model: str, tmp_path: Path) -> None:
     process = start(toy_model, tmp_path, "--json")
