@@ -68,13 +68,21 @@ class Blocks:
     def _taken(self, num_blocks: int | None, *, spread: bool) -> "Blocks":
         if num_blocks is None:
             return self
+        places = self.places(num_blocks, spread=spread)
+        input_ids = self.input_ids[places]
+        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
+
+    def places(self, num_blocks: int, *, spread: bool) -> _Ints:
+        """Return the numbers of the blocks that :meth:`head` or :meth:`spread` takes, shape [num_blocks]."""
         if not 1 <= num_blocks <= self.num_blocks:
             raise InputError(f"`num_blocks` must be 1 to {self.num_blocks}, got {num_blocks}")
         places = np.arange(num_blocks)
-        if spread:
-            places = (2 * places + 1) * self.num_blocks // (2 * num_blocks)
-        input_ids = self.input_ids[places]
-        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
+        return (2 * places + 1) * self.num_blocks // (2 * num_blocks) if spread else places
+
+    def documents(self, end_token: int) -> _Ints:
+        """Return the number of the document in which each block begins, shape [N]; `end_token` ends a document."""
+        ends = (self.input_ids == end_token).sum(axis=1)
+        return np.asarray(np.cumsum(ends) - ends)
 
 
 def build_blocks(

@@ -127,10 +127,17 @@ class Losses:
         study: the study.
         records: all of its records.
         folder: of the study.
+        documents: [N] the document of each test block, where the text has documents.
     """
 
-    def __init__(self, study: Study, records: Mapping[str, Record], folder: Path) -> None:
-        self.study = study
+    def __init__(
+        self,
+        study: Study,
+        records: Mapping[str, Record],
+        folder: Path,
+        documents: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.study, self.documents = study, documents
         self.margin = study.margin or _NO_MARGIN
         every = {place: w.runs(records, "confirm") for place, w in winners(study, records).items()}
         self.runs = {place: [r for r in runs if r.state == "complete"] for place, runs in every.items()}
@@ -212,7 +219,7 @@ def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, 
 def _differences(losses: Losses, arm: str, reference: str, factor: float) -> Differences:
     places = [(s, losses.seeds(s, factor)) for s in losses.searches((arm, reference), factor)]
     ours, theirs = ([losses.blocks(a, s, factor, seeds) for s, seeds in places] for a in (arm, reference))
-    return paired(arm, reference, ours, theirs, losses.study.block_size - 1)
+    return paired(arm, reference, ours, theirs, losses.study.block_size - 1, losses.documents)
 
 
 def _own_best(losses: Losses, arm: str, reference: str) -> OwnBest | None:
@@ -230,7 +237,7 @@ def _own_best(losses: Losses, arm: str, reference: str) -> OwnBest | None:
         ArmProfile(a, tuple(_at_factors(losses, a, s, factors, seeds) for s, seeds in places), rates)
         for a in (arm, reference)
     )
-    return own_best(ours, theirs, factors.index(1.0))
+    return own_best(ours, theirs, factors.index(1.0), losses.documents)
 
 
 def _at_factors(losses: Losses, arm: str, search: int, factors: Sequence[float], seeds: Sequence[int]) -> Floats:
@@ -309,6 +316,6 @@ def _positions(losses: Losses, arm: str, reference: str, level: float) -> dict[s
     tokens = np.bincount(position_bins(losses.study.block_size), minlength=NUM_BINS)
     places = [(s, losses.seeds(s)) for s in losses.searches((arm, reference))]
     ours, theirs = ([losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference))
-    family = by_position((arm, reference), ours, theirs, tokens)
+    family = by_position((arm, reference), ours, theirs, tokens, losses.documents)
     found = method.compare(list(family.values()), level=level, margin=losses.margin)
     return {name: Change(c.change, c.low, c.high, c.p_holm, c.decision) for name, c in zip(family, found, strict=True)}

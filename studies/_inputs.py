@@ -32,12 +32,14 @@ class Material:
         provenance: what identifies text and base, and more that results depend on.
         separator: that stands between documents.
         text_notes: what was read, for the user.
+        test_documents: the document in which each test block begins; None where the text has none.
     """
 
     blocks: Mapping[str, Any]
     provenance: Mapping[str, Any]
     separator: str = "eos"
     text_notes: Sequence[str] = ()
+    test_documents: Any = None
 
     def settled(self, study: Study) -> Study:
         """Return the study with the separator that "auto" stands for, so that it resumes with the same."""
@@ -83,6 +85,7 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         _provenance(study, base, text, blocks) | told,
         text.separator,
         text_notes(text, tokenizer, whole, asked),
+        _test_documents(study, whole["test"], tokenizer.eos_token_id),
     )
 
 
@@ -169,6 +172,14 @@ def _blocks(
         elif found is not None:
             blocks[split] = found
     return blocks
+
+
+def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
+    """Return the document of each test block that the study uses; its blocks are no independent samples of the text."""
+    if study.document_separator != "eos" or end_token is None:
+        return None
+    count = min(study.test_blocks or test.num_blocks, test.num_blocks)
+    return test.documents(end_token)[test.places(count, spread=study.spread_test)]
 
 
 def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hylorada import InputError
 from hylorada._seals import SEAL
@@ -91,6 +92,7 @@ def gather(
     provenance: Mapping[str, Any],
     notes: list[str],
     before: Results | None = None,
+    documents: npt.NDArray[np.int64] | None = None,
 ) -> Results:
     """Compute the results of whatever the confirm stage has finished.
 
@@ -100,9 +102,10 @@ def gather(
         provenance: for the results.
         notes: what else the reader must know.
         before: the study's results until now, if it had any: whoever extends a study may have read them.
+        documents: the document of each test block, where the text has documents.
     """
     study = store.study
-    losses = Losses(study, store.records, store.folder)
+    losses = Losses(study, store.records, store.folder, documents)
     kept = {arm: found for arm in study.arms if (found := losses.kept(arm))}
     arms = tuple(_arm_result(store, losses, arm, found) for arm, found in kept.items())
     looks = _looks(study, losses, before)

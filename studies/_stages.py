@@ -126,7 +126,8 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
                 raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
         found = find_winners(store)
         base = _base(store, devices)
-    results = gather(store, base, devices.provenance, list(found.missing), results_so_far(store))
+    documents = devices.material.test_documents
+    results = gather(store, base, devices.provenance, list(found.missing), results_so_far(store), documents)
     _write(results, store, tracker)
     return results
 

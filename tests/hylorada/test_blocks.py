@@ -91,6 +91,14 @@ def test_head_takes_the_first_blocks() -> None:
             blocks.head(wrong)
 
 
+def test_block_belongs_to_the_document_it_begins_in() -> None:
+    """Tokens a b c E d E e f g, in blocks of two: ab | cE | dE | ef; then spread, and by count."""
+    blocks = build_blocks(["abc", "d", "efg"], TOKENIZER, 2, split="test")
+    assert blocks.documents(TOKENIZER.eos_token_id).tolist() == [0, 0, 1, 2]
+    assert blocks.places(2, spread=True).tolist() == [1, 3]
+    assert blocks.places(2, spread=False).tolist() == [0, 1]
+
+
 def test_less_than_a_block_is_refused() -> None:
     message = "split 'validation': 700 tokens, block_size 1024 -> 0 blocks; lower block_size or add text"
     with pytest.raises(InputError, match=message):

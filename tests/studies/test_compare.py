@@ -34,8 +34,8 @@ def _finish(folder: Folder, values: Any, **changes: Any) -> None:
         )
 
 
-def _gathered(folder: Folder, before: Results | None = None) -> Results:
-    return gather(folder.ledger.store, None, {}, [], before)
+def _gathered(folder: Folder, before: Results | None = None, documents: Any = None) -> Results:
+    return gather(folder.ledger.store, None, {}, [], before, documents)
 
 
 def _losses(effect: float = 0.0, search_sd: float = 0.0, by_tenth: Any = None, best: Any = None) -> Any:
@@ -66,6 +66,21 @@ def test_change_is_the_mean_over_searches_with_students_interval(folder: Folder)
     assert (found.low, found.high) == pytest.approx(tuple(100 * np.expm1(-0.02 + np.array([-half, half]))))
     assert found.by_search == pytest.approx(tuple(100 * np.expm1(d)))
     assert (found.scope, found.searches, found.seeds, len(found.by_seed)) == ("method", 2, 2, 4)
+
+
+def test_blocks_of_a_document_are_no_independent_samples(folder: Folder) -> None:
+    """Six documents of two blocks; all runs differ by the same amount in a block, so that the blocks alone count."""
+    by_document = np.repeat(np.random.default_rng(1).normal(0, 0.01, 6), 2)[:, None]
+    _finish(folder, lambda r: 4 * (3 + np.zeros((12, 10)) + (r.arm == "fixed") * by_document), searches=2)
+    documents = np.repeat(np.arange(6), 2)
+    (found,) = _gathered(folder, documents=documents).comparisons
+    means = by_document[::2, 0]
+    half = stats.t.ppf(0.975, 5) * means.std(ddof=1) / np.sqrt(6)
+    expected = 100 * np.expm1(means.mean() + np.array([-half, half]))
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
+    plain = _compared(folder)
+    assert plain.high - plain.low < 0.9 * (found.high - found.low)
+    assert found.positions["ppl_bin_3"].high == pytest.approx(found.high)
 
 
 def test_one_search_speaks_of_configurations(folder: Folder) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -63,6 +64,9 @@ def test_study_keeps_what_auto_stood_for(toy_model: str, tmp_path: Path) -> None
     assert material.provenance["test_tokens"] > material.provenance["test_blocks"] * 32 - 32
     assert material.text_notes[0].startswith(f"text {study.data}: column 'text'; rows are lines of one text")
     fixed = prepare(_study(model=toy_model, data=study.data, document_separator="eos"), Options(storage=tmp_path / "r"))
+    assert material.test_documents is None
+    assert len(fixed.test_documents) == fixed.provenance["test_blocks"]
+    assert len(np.unique(fixed.test_documents)) > 6
     assert fixed.provenance["test_fingerprint"] != material.provenance["test_fingerprint"]
 
 
