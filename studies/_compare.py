@@ -216,6 +216,14 @@ def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, 
     )
 
 
+def run_spread(losses: Losses, pair: tuple[str, str], factor: float) -> float | None:
+    """Return the standard deviation of a pair's difference over all runs at a factor; None with fewer than four."""
+    if not losses.searches(pair, factor):
+        return None
+    runs = np.concatenate([d.mean(axis=1) for d in _differences(losses, *pair, factor).by_search])
+    return float(runs.std(ddof=1)) if len(runs) > 3 else None
+
+
 def _differences(losses: Losses, arm: str, reference: str, factor: float) -> Differences:
     places = [(s, losses.seeds(s, factor)) for s in losses.searches((arm, reference), factor)]
     ours, theirs = ([losses.blocks(a, s, factor, seeds) for s, seeds in places] for a in (arm, reference))

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hylorada import InputError
 
+from ._files import stored_study
 from ._options import Options
 from ._study import Study
 from ._terminal import say
@@ -70,16 +71,19 @@ def resolve(
     began = time.monotonic()
     study = with_looks(replace(study, margin=budget.margin))
     _say(console, f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts")
+    cost = None
     while True:
+        before, started = _searches_done(options.study_folder(study.name)), time.monotonic()
         results = run(study, options, console)
+        if study.searches > before > 0:
+            cost = (time.monotonic() - started) / (study.searches - before)
         undecided = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"]
         ahead = [n for n in study.looks if n > study.searches]
         decided = f"{len(results.comparisons) - len(undecided)} of {len(results.comparisons)} comparisons are decided"
         _say(console, f"{study.searches} searches, {time.monotonic() - began:.0f} s: {decided}")
         if not undecided or not ahead:
             break
-        cost = _seconds_a_search(options.study_folder(study.name), study)
-        more = (ahead[0] - study.searches) * cost
+        more = (ahead[0] - study.searches) * (cost or _seconds_a_search(options.study_folder(study.name), study))
         if budget.seconds is not None and time.monotonic() - began + more > budget.seconds:
             _say(console, f"{ahead[0]} searches would take about {more:.0f} s more, past the time limit")
             break
@@ -96,6 +100,10 @@ def _check(budget: Budget) -> None:
         problems.append(f"time-limit must be above 0 s, got {budget.seconds:g}")
     if problems:
         raise InputError(problems)
+
+
+def _searches_done(folder: Path) -> int:
+    return int(stored_study(folder / "study.json")["searches"])
 
 
 def _seconds_a_search(folder: Path, study: Study) -> float:

@@ -72,9 +72,10 @@ def _scope(study: Study, c: Comparison) -> str:
     apart = _searched_apart(study)
     if not apart:
         return text
+    luck = "these intervals, which are wider than a matched study's" if c.scope == "method" else "none of its intervals"
     return (
         f"{text} Each arm searched {_listed(apart)} by itself (matched: false), so the luck of its search is in the "
-        "difference and the intervals are wider than a matched study's."
+        f"difference and in {luck}."
     )
 
 

@@ -40,7 +40,18 @@ _PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", 
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
 # Packs come in an order of their own after a death, so what depends on it is left out: proposals are drawn at random.
 PACKED = (*SMALL, "--trials=3", "--seats=3", "--set=grace_steps=0", "--set=defaults.lora_dropout=0.1")
-_STUDIES = {"one seat": ONE_SEAT, "packs of 3": PACKED}
+# Searches, finalists, a profile, and looks ahead; so small a margin leaves every comparison undecided.
+REPLICATED = (
+    *SMALL,
+    "--trials=2",
+    "--seeds=1",
+    "--seats=1",
+    "--set=finalists=2",
+    "--set=profile=[0.5, 1.0]",
+    "--set=looks=[2, 3]",
+    "--set=margin=1e-6",
+)
+_STUDIES = {"one seat": ONE_SEAT, "packs of 3": PACKED, "replicated": (*REPLICATED, "--searches=3")}
 
 
 @dataclass
@@ -53,6 +64,7 @@ class Broken:
         options: further ones of ``hylorada run``.
         chance: of the moments.
         kills: victims so far, with the step count at which each fell.
+        resolving: whether ``hylorada resolve`` goes on with it instead.
     """
 
     storage: Path
@@ -60,12 +72,15 @@ class Broken:
     options: Sequence[str]
     chance: random.Random
     kills: list[tuple[str, int]]
+    resolving: bool = False
 
     @property
     def folder(self) -> Path:
         return self.storage / "studies" / NAME
 
     def command(self) -> list[str]:
+        if self.resolving:
+            return ["resolve", NAME, f"--storage={self.storage}", "--margin=1e-6", "--seats=1"]
         place = (f"--model={self.model}", f"--storage={self.storage}", f"--name={NAME}")
         return ["run", "learnable_bucketing", *place, *self.options]
 
@@ -180,7 +195,7 @@ def outcome(storage: Path, name: str = NAME) -> Outcome:
     kept = {k: results[k] for k in ("base_ppl", "tokens", "comparisons", "verdict", "notes")}
     return Outcome(
         trials={t["name"]: _trial(folder, t) for t in read_trials(folder)},
-        optuna={arm["arm"]: _optuna(folder, arm["arm"]) for arm in arms},
+        optuna={n: _optuna(folder, n) for n in optuna.get_all_study_names(f"sqlite:///{folder / 'optuna.db'}")},
         mlflow=_mlflow(storage, name),
         results={**kept, "arms": arms},
     )
@@ -260,14 +275,14 @@ def _campaign(place: Path, victim: str, options: Sequence[str], expected: Outcom
     while len(kills) < args.kills:
         broken = Broken(place / str(studies), args.model, options, chance, kills)
         if victim == "node":  # one node at a time keeps one order of trials
-            broken.lose_nodes(1 if options is ONE_SEAT else 2, args.kills - len(kills))
+            broken.lose_nodes(1 if "--seats=1" in options else 2, args.kills - len(kills))
         elif victim in _TITLES:
             broken.wound([victim], args.kills - len(kills))
         else:
             while len(kills) < args.kills and broken.break_off(victim):
                 pass
             broken.run_to_the_end()
-        assert_same(outcome(broken.storage), expected, exact=options is ONE_SEAT)
+        assert_same(outcome(broken.storage), expected, exact="--seats=1" in options)
         studies += 1
     moments = ", ".join(str(steps) for _, steps in kills)
     spent = time.monotonic() - began

@@ -109,6 +109,26 @@ def test_answer_that_turns_with_the_rate_is_said(folder: Folder) -> None:
     assert "depends on the learning rate" in _gathered(folder).verdict
 
 
+def test_rate_at_the_edge_of_stability_is_noted(folder: Folder) -> None:
+    """Runs differ by +-0.02 at the winning rate and by +-0.002 at half of it."""
+
+    def values(r: Record) -> Any:
+        noise = (0.02 if r.factor == 1 else 0.002) * (-1) ** (r.search + r.number)
+        return 4 * (3 + np.zeros((12, 10)) + (r.arm == "fixed") * noise)
+
+    _finish(folder, values, searches=2)
+    (note,) = [n for n in _gathered(folder).notes if "edge of stability" in n]
+    assert note.startswith("fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate")
+
+
+def test_looks_at_seeds_count_among_those_at_searches(folder: Folder) -> None:
+    _finish(folder, _losses(effect=-0.02), searches=1, seeds=4)
+    first = _gathered(folder)
+    assert first.looks == (4,)
+    _finish(folder, _losses(effect=-0.02), searches=3, seeds=4)
+    assert _gathered(folder, first).looks == (2, 3)
+
+
 def test_positions_are_compared_tenth_by_tenth(folder: Folder) -> None:
     tenths = np.linspace(-0.05, 0.04, 10)
     _finish(folder, _losses(by_tenth=tenths), searches=2)

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import ONE_SEAT, PACKED, Broken, assert_same, outcome
+from faults import ONE_SEAT, PACKED, REPLICATED, Broken, assert_same, outcome
 from study_runs import run_cli, small_disk
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
@@ -53,6 +53,24 @@ def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) ->
             _run_out_of_disk(broken)
         assert broken.wound(["host", "trial"], 4) >= 2
         assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
+
+
+def test_searches_added_under_kills_equal_those_had_from_the_start(toy_model: str, tmp_path: Path) -> None:
+    """Three searches, finalists, a profile: two of them run, then one more by ``resolve``, both broken off."""
+    whole = _unbroken(toy_model, tmp_path, (*REPLICATED, "--searches=3"))
+    broken = Broken(tmp_path / "broken", toy_model, (*REPLICATED, "--searches=2"), random.Random(4), [])
+    broken.break_off("driver")
+    broken.run_to_the_end()
+    broken.resolving = True
+    assert broken.break_off("machine")
+    broken.run_to_the_end()
+    found, expected = outcome(broken.storage), outcome(whole.storage)
+    assert found.trials == expected.trials
+    assert found.optuna == expected.optuna
+    assert found.results["arms"] == expected.results["arms"]
+    for ours, theirs in zip(found.results["comparisons"], expected.results["comparisons"], strict=True):
+        assert (ours["searches"], ours["by_search"]) == (3, theirs["by_search"])
+        assert ours["level"] == theirs["level"] < 0.05  # both share 5 % over the declared looks
 
 
 @pytest.mark.slow

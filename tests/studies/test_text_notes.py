@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
