@@ -235,7 +235,7 @@ class Campaign:
 
 
 def _times(study: Study) -> str:
-    seeds = f"{study.seeds} fresh paired seeds"
+    seeds = "1 fresh paired seed" if study.seeds == 1 else f"{study.seeds} fresh paired seeds"
     rates = ", ".join(f"{f:g}" for f in sorted(study.factors))
     return f"{seeds}, each at {rates} times the learning rate" if len(study.factors) > 1 else seeds
 
