@@ -56,7 +56,8 @@ def _finding(c: Comparison) -> str:
     text = _FINDING[c.outcome].format(arm=c.arm, reference=c.reference, margin=c.margin)
     small = c.outcome in ("better", "worse") and -c.margin < c.low and c.high < c.margin
     less = f", by less than the {c.margin:g} % that matters" if small else ""
-    return f"{text}{less}: {numbers(c)}"
+    nearly = f" (Holm-adjusted p = {c.p_holm:.3f})" if c.outcome == "undecided" and c.low * c.high > 0 else ""
+    return f"{text}{less}: {numbers(c)}{nearly}"
 
 
 def numbers(c: Comparison | Change) -> str:
@@ -115,7 +116,8 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     if not plans:
         return text
     largest = max(plans, key=lambda p: (not p.reachable, p.searches * p.seeds * p.blocks))
-    what = f"{largest.searches} searches x {largest.seeds} seeds" if largest.searches > 1 else f"{largest.seeds} seeds"
+    counts = (("searches", largest.searches), ("seeds", largest.seeds))
+    what = " x ".join(f"{count} {name}" for name, count in counts if count > 1) or "1 seed"
     if not largest.reachable:
         return f"{text} To see {largest.effect:g} % in all of them, even {what} would not be enough."
     return (

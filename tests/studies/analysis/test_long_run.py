@@ -5,7 +5,7 @@ from arch.covariance.kernel import QuadraticSpectral
 from scipy import fft, signal
 
 from studies.analysis.differences import Floats
-from studies.analysis.long_run import BlockVariance, block_variance, first_correlation
+from studies.analysis.long_run import BlockVariance, block_variance, effective_documents, first_correlation
 
 
 def autoregressive(rho: float, count: int, seed: int = 0) -> Floats:
@@ -75,6 +75,13 @@ def test_too_few_documents_are_a_series() -> None:
     series = np.random.default_rng(3).normal(size=100)
     assert block_variance(series, np.repeat(np.arange(5), 20)).kind == "series"
     assert block_variance(series, np.repeat(np.arange(6), 17)[:100]).kind == "documents"
+
+
+def test_one_long_document_among_short_ones_makes_few() -> None:
+    """Nine documents, of 52 blocks and eight of 6: 100^2 / (52^2 + 8 * 6^2) = 3.34 equal ones."""
+    documents = np.repeat(np.arange(9), [52, *[6] * 8])
+    assert effective_documents(documents) == pytest.approx(3.342, abs=1e-3)
+    assert block_variance(np.random.default_rng(3).normal(size=100), documents).kind == "series"
 
 
 def test_common_is_the_covariance_between_units() -> None:
