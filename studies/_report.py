@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _plots
+from ._drawing import THEME
 from ._files import write_atomically
 from ._records import Record, records_of
 from ._results import Results
@@ -227,7 +228,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 def _page(title: str, body: str) -> str:
     """A whole document, well-formed as XML too, that may load nothing."""
-    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _plots.THEME.items()) for i in (0, 1))
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
     theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
