@@ -376,7 +376,7 @@ def position_gates(config: HyLoRADAConfig, parameters: Mapping[str, Tensor]) -> 
         The weights [T, L] of the landmarks at each position, and the bucket [T] that has the largest weight there.
     """
     own = {n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")}
-    base = PretrainedConfig(hidden_size=own["content_gate"].shape[1])
+    base = PretrainedConfig.from_dict({"hidden_size": own["content_gate"].shape[1]})
     landmark = build_landmark(config, base, seed=0, dtype=own["content_gate"].dtype)
     assert isinstance(landmark, PositionLandmark)
     landmark.load_state_dict(own)

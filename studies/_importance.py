@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from hylorada._seeding import derive_seed
@@ -62,7 +61,7 @@ def rung_step(study: Study) -> int:
 
 
 def importance(records: Mapping[str, Record], study: Study, arm: str, folder: Path) -> Importance | None:
-    """Return the importance of an arm's parameters over all its searches; None where it searches none.
+    """Return the importance of an arm's parameters over all its searches; None where it searches fewer than two.
 
     Args:
         records: all of the study.
@@ -76,7 +75,7 @@ def importance(records: Mapping[str, Record], study: Study, arm: str, folder: Pa
     searched = [n for n, p in study.space(arm).parameters.items() if p.values.size != 1]
     found = [(r, _loss(r, rung_step(study))) for r in records_of(records, "search", arm)]
     losses = {r.name: loss for r, loss in found if loss is not None}
-    if not searched or not losses:
+    if len(searched) < 2 or not losses:
         return None
     if len(losses) < FEWEST or not any(map(math.isfinite, losses.values())):
         return Importance(len(losses), {})
@@ -123,6 +122,8 @@ def _shares(
 
 
 def _importances(pooled: optuna.Study, ranks: Floats, names: Sequence[str]) -> Floats:
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # imports scikit-learn
+
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, _TOP / len(ranks)))
     with warnings.catch_warnings():
         # Optuna warns that low values of `target` count as good, and of conditions that hold for a single trial
