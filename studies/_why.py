@@ -120,8 +120,8 @@ def _importance(records: Mapping[str, Record], study: Study, folder: Path, color
         f"Conditional PED-ANOVA (Optuna) of the validation losses at step {rung_step(study)}, which trials that ASHA "
         "stopped have too; diverged trials rank last, and all searches are pooled. Bars: how much of the importance "
         "each parameter has for being among the best trials (a tenth of them, and at least 5). Marks: the share that "
-        f"shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Dark: beyond its mark. Arms that "
-        "search fewer than two parameters are left out."
+        "shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Dark: beyond its mark. Arms "
+        "that search fewer than two parameters are left out."
     )
     return Finding("Which parameters matter", says.strip(), plots.importances(found, colors), reading)
 

@@ -116,7 +116,7 @@ def gates(found: Sequence[Gates], color: str) -> str | None:
     for axes, one in zip(panels, found, strict=True):
         _draw_gates(axes, one, color)
         even = f"even: {100 / one.weights.shape[1]:.3g} %"
-        axes.set_title(f"search {one.run.search}: {even}" if len(found) > 1 else even)
+        axes.set_title(f"search {one.run.search} ({even})" if len(found) > 1 else even)
     panels[0].set_ylabel("landmark")
     panels[0].set_xlabel("token position, a column for each bucket")
     return svg_text(figure)

@@ -1,10 +1,16 @@
 """Records of a small study, made up in memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from studies._job import Report
+import torch
+from transformers import PreTrainedModel
+
+from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Seat, TrainingConfig, save_seat
+from hylorada._landmarks import PositionLandmark
+from studies._job import CHECKPOINT, Report
 from studies._records import Record
 from studies._study import Study
 
@@ -15,11 +21,11 @@ SPACE = {
 }
 
 
-def study(*arms: str) -> Study:
+def study(*arms: str, **changes: Any) -> Study:
     names = arms or ("baseline", "fixed", "learnable")
     declared = {arm: {"space": SPACE} for arm in names}
     values = {"definition": "own", "name": "own", "block_size": 64, "eval_every": 20, "grace_steps": 20}
-    return Study.from_dict({**values, "defaults": {"max_steps": 60}, "arms": declared})
+    return Study.from_dict({**values, "defaults": {"max_steps": 60}, "arms": declared, **changes})
 
 
 def report(step: int, ppl: float, **fields: Any) -> Report:
@@ -41,3 +47,34 @@ def record(arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search"
 
 def named(*records: Record) -> dict[str, Record]:
     return {r.name: r for r in records}
+
+
+def gated_run(
+    folder: Path,
+    base: PreTrainedModel,
+    config: HyLoRADAConfig,
+    gates: Mapping[tuple[int, int], float],
+    boundaries: Sequence[float] = (),
+) -> Record:
+    """A confirm run with its adapter in a study's folder.
+
+    Args:
+        folder: of the study.
+        base: that the adapter fits.
+        config: of the adapter.
+        gates: logits by bucket and landmark; the others are 0.
+        boundaries: in token positions, where they are learned.
+    """
+    adapter = Adapter(base, config, seed=0)
+    assert isinstance(adapter.landmark, PositionLandmark)
+    with torch.no_grad():
+        adapter.landmark.position_gates.zero_()
+        for place, logit in gates.items():
+            adapter.landmark.position_gates[place] = logit
+        if adapter.boundaries is not None:
+            adapter.boundaries.copy_(torch.tensor(boundaries) / adapter.landmark.max_positions)
+    run = record("fixed", 0, [15, 15, 14], stage="confirm", adapter=config.to_dict(), winner="fixed-0000")
+    trial = folder / "trials" / run.name
+    trial.mkdir(parents=True)
+    save_seat(Seat(adapter, TrainingConfig(), BatchOrder(4, 2, 0)), trial / CHECKPOINT, {})
+    return run

@@ -205,6 +205,32 @@ def test_search_figures_show_every_arm_rung_and_parameter(tmp_path: Path) -> Non
     assert "rungs at steps 20, 40." in "".join(root.itertext())
 
 
+def test_findings_stand_above_their_figures(tmp_path: Path) -> None:
+    trials = named(*(record("fixed", i, [16, 15, 14.5 + i / 10]) for i in range(4)))
+    root = page(tmp_path, results(), trials, study("fixed"))
+    (section,) = [s for s in root.iter("section") if s[0].text == "Why it came out so"]
+    assert [e.tag for e in section] == ["h2", "h3", "p", "figure", "h3", "p"]
+    assert [e.text for e in section if e.tag == "h3"] == ["Tuning", "Which parameters matter"]
+    assert (section[2].text or "").startswith("The last doubling of the trials (from 2 to 4) lowered")
+    assert (section[5].text or "").startswith("Too few trials to measure the importance")
+    assert "expected best validation PPL" in svg_texts(section)
+    first = (tmp_path / "report.html").read_bytes()
+    page(tmp_path, results(), trials, study("fixed"))
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_names_are_escaped_in_findings(tmp_path: Path) -> None:
+    plain = study("plain")
+    odd = replace(plain, arms={ODD: plain.arms["plain"]})
+    runs = [record(ODD, 7 + i, [16, 15, 14.5], stage="confirm", winner=f"{ODD}-0000") for i in range(2)]
+    for run in runs:
+        run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
+    root = page(tmp_path, results(), named(*(record(ODD, i, [16, 15, 14]) for i in range(4)), *runs), odd)
+    headings = [e.text for e in root.iter("h3")]
+    assert headings == ["Tuning", "Which parameters matter", f"Boundaries of {ODD}"]
+    assert ODD in svg_texts(root)
+
+
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
     run = record(ODD, 0, [16, 15, 14.5], reason="<script>")
     run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
