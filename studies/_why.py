@@ -120,8 +120,8 @@ def _importance(records: Mapping[str, Record], study: Study, folder: Path, color
         f"Conditional PED-ANOVA (Optuna) of the validation losses at step {rung_step(study)}, which trials that ASHA "
         "stopped have too; diverged trials rank last, and all searches are pooled. Bars: how much of the importance "
         "each parameter has for being among the best trials (a tenth of them, and at least 5). Marks: the share that "
-        "shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Dark: beyond its mark. Arms "
-        "that search fewer than two parameters are left out."
+        "shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Strong colour: beyond its "
+        "mark. Arms that search fewer than two parameters are left out."
     )
     return Finding("Which parameters matter", says.strip(), plots.importances(found, colors), reading)
 
@@ -197,7 +197,7 @@ def _landmarks(arm: str, runs: Sequence[Record], folder: Path, color: str) -> Fi
     says = " ".join(_leaned(g, several=len(found) > 1) for g in found)
     reading = (
         "Weight of each landmark (rows) at the positions that lie mostly in one bucket (columns), for one confirm run "
-        "of each search; the darker, the larger. A position leans on a landmark that has at least "
+        "of each search; the stronger the colour, the larger. A position leans on a landmark that has at least "
         f"{STANDS_OUT:g} times its even share. Computed from the trained adapter as the softmax of the position's "
         "logits: the part of the gate that depends on the text is left out. Landmarks have other numbers in every run."
     )
