@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from hylorada._config import BoundaryInit
-from hylorada._seeding import stream
+from hylorada._seeding import derive_seed, stream
 
 from ._records import Record
-from .analysis.agreement import Agreement, agreement, distance, pairs_of
+from .analysis.agreement import Agreement, Pairs, agreement, distance, mean_distance, pairs_of
 from .analysis.differences import Floats
 
 if TYPE_CHECKING:
     from torch import Generator
 
-_DRAWS = 999
+DRAWS = 999  # of random boundaries
+_MOST_PAIRS = 100
 Spacing = Literal["log", "uniform"]
 SPACINGS: tuple[Spacing, ...] = ("log", "uniform")
 
@@ -69,14 +70,28 @@ def placement(runs: Sequence[Record], block_size: int, seed: int) -> Placement:
         block_size: T.
         seed: of the study, for the random boundaries.
     """
-    starts, ends = _sets(runs, block_size)
-    random = _random([e.size for e in ends], block_size, seed)
-    within, across = pairs_of([r.search for r in runs])
-    together = [
-        Together(agreement(starts, random, pairs), agreement(ends, random, pairs)) if pairs else None
-        for pairs in (within, across)
-    ]
-    return Placement(len(runs), distances(runs, block_size), *together)
+    found = []
+    for name, pairs in zip(("seeds", "searches"), pairs_of([r.search for r in runs]), strict=True):
+        chosen = _some(pairs, derive_seed(seed, name))
+        found.append(_together(runs, chosen, block_size, stream(seed, "random boundaries", name)) if chosen else None)
+    return Placement(len(runs), distances(runs, block_size), *found)
+
+
+def _some(pairs: Pairs, seed: int) -> Pairs:
+    """Return at most ``_MOST_PAIRS`` of the pairs, drawn at random: a study of many searches has thousands."""
+    if len(pairs) <= _MOST_PAIRS:
+        return pairs
+    return [pairs[i] for i in np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)]
+
+
+def _together(runs: Sequence[Record], pairs: Pairs, block_size: int, generator: "Generator") -> Together:
+    """Compare the distances of pairs of runs with those of boundaries as ``boundary_init: random`` draws them."""
+    used = sorted({i for pair in pairs for i in pair})
+    starts, ends = _sets([runs[i] for i in used], block_size)
+    pairs = [(used.index(a), used.index(b)) for a, b in pairs]
+    random = [np.array([_initial("random", e.size, block_size, generator) for _ in range(DRAWS)]) for e in ends]
+    null = mean_distance(random, pairs)
+    return Together(agreement(starts, null, pairs), agreement(ends, null, pairs))
 
 
 def distances(runs: Sequence[Record], block_size: int) -> dict[Spacing, Change]:
@@ -94,12 +109,6 @@ def _sets(runs: Sequence[Record], block_size: int) -> tuple[list[Floats], list[F
 
 def _away(sets: Sequence[Floats], spacing: Spacing, block_size: int) -> float:
     return float(np.mean([distance(s, spaced(spacing, s.size, block_size)) for s in sets]))
-
-
-def _random(counts: Sequence[int], block_size: int, seed: int) -> list[Floats]:
-    """Return [draws, count] boundaries for each run, as the adapter draws them for ``boundary_init: random``."""
-    generator = stream(seed, "random boundaries")
-    return [np.array([_initial("random", n, block_size, generator) for _ in range(_DRAWS)]) for n in counts]
 
 
 def _initial(init: BoundaryInit, count: int, block_size: int, generator: "Generator") -> Floats:

@@ -18,7 +18,7 @@ from ._study import Study
 from .analysis.differences import Floats
 
 FEWEST = 20  # trials of an arm
-_MOST = 500  # of more trials as many are drawn at random: the time grows with their number
+MOST = 500  # of more trials as many are drawn at random: the time grows with their number
 _TOP = 5  # trials that PED-ANOVA should have in the group whose parameters it looks at (Optuna's advice)
 _SHUFFLES = 199
 _LEVEL = 0.05
@@ -80,7 +80,7 @@ def importance(records: Mapping[str, Record], study: Study, arm: str, folder: Pa
     if len(losses) < FEWEST or not any(map(math.isfinite, losses.values())):
         return Importance(len(losses), {})
     draws = np.random.default_rng(derive_seed(study.seed, "importance", arm))
-    names = sorted(draws.permutation(list(losses))[:_MOST].tolist())
+    names = sorted(draws.permutation(list(losses))[:MOST].tolist())
     pooled = _pool([records[name] for name in names], study, folder)
     return Importance(len(losses), _shares(pooled, [losses[name] for name in names], searched, draws))
 

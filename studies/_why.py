@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import _why_plots as plots
-from ._boundaries import Placement, Together, placement
+from ._boundaries import DRAWS, Placement, Together, placement
 from ._gates import Gates, has_position_gates, read_gates
-from ._importance import FEWEST, Importance, importance, rung_step
+from ._importance import FEWEST, MOST, Importance, importance, rung_step
 from ._records import Record, is_finite, records_of
 from ._study import Study
 from ._winners import winners
@@ -90,7 +90,7 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
     """Say which arms would hardly have gained from more trials."""
     gains = {arm: gain for arm, c in curves.items() if (gain := c.last_gain) is not None}
     if not gains:
-        return "Each search has fewer than 4 trials of an arm: too few to say whether more of them would still help."
+        return "No arm has 4 trials in every search: too few to say whether more of them would still help."
     spans = {arm: f"from {curves[arm].half} to {curves[arm].trials}" for arm in gains}
     same = len(set(spans.values())) == 1
     each = [f"{gain:.2f} % for {arm}" + ("" if same else f" ({spans[arm]})") for arm, gain in gains.items()]
@@ -100,10 +100,13 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
     if flat:
         ends.append(f"{listed(flat)} {'has' if len(flat) == 1 else 'have'} flattened")
     if steep:
-        ends.append(f"{listed(steep)} {'has' if len(steep) == 1 else 'have'} not, so more trials may still help")
+        which = f"{listed(steep)} {'has' if len(steep) == 1 else 'have'} not{'' if flat else ' flattened'}"
+        ends.append(f"{which}, so more trials may still help")
+    few = [arm for arm in curves if arm not in gains]
+    too_few = f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few trials to say." if few else ""
     return (
         f"The last doubling of the trials{span} lowered the expected best validation PPL by {listed(each)}. "
-        f"Measured against the margin of {margin:g} %, {', '.join(ends)}."
+        f"Measured against the margin of {margin:g} %, {', '.join(ends)}.{too_few}"
     )
 
 
@@ -116,12 +119,15 @@ def _importance(records: Mapping[str, Record], study: Study, folder: Path, color
     few = [f"{arm} has {i.trials}" for arm, i in found.items() if not i.shares]
     if few:
         says += f" Too few trials to measure the importance of parameters: {listed(few)}, and {FEWEST} are needed."
+    most = (
+        f" (of more than {MOST} trials, {MOST} drawn at random)" if any(i.trials > MOST for i in found.values()) else ""
+    )
     reading = (
         f"Conditional PED-ANOVA (Optuna) of the validation losses at step {rung_step(study)}, which trials that ASHA "
-        "stopped have too; diverged trials rank last, and all searches are pooled. Bars: how much of the importance "
-        "each parameter has for being among the best trials (a tenth of them, and at least 5). Marks: the share that "
-        "shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Strong colour: beyond its "
-        "mark. Arms that search fewer than two parameters are left out."
+        f"stopped have too; diverged trials rank last, and all searches are pooled{most}. Bars: how much of the "
+        "importance each parameter has for being among the best trials (a tenth of them, and at least 5). Marks: the "
+        "share that shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Strong colour: "
+        "beyond its mark. Arms that search fewer than two parameters are left out."
     )
     return Finding("Which parameters matter", says.strip(), plots.importances(found, colors), reading)
 
@@ -132,7 +138,7 @@ def _important(arm: str, found: Importance) -> str:
         return f"Among {found.trials} trials of {arm}, no parameter mattered more than chance allows."
     verb = "matters" if len(strong) == 1 else "matter"
     rest = len(found.shares) - len(strong)
-    others = f"; for the other {rest} this can't be told from chance" if rest else ""
+    others = f"; the other {rest} can't be told from chance" if rest else ""
     return f"Among {found.trials} trials of {arm}, {listed(strong)} {verb}{others}."
 
 
@@ -146,7 +152,7 @@ def _boundaries(arm: str, runs: Sequence[Record], study: Study, color: str) -> F
         "In which bucket each position lies at the end of every confirm run (a line each), over the fixed spacings "
         "with as many buckets. Distances: the mean over boundaries of equal rank; between different numbers of "
         "buckets, the area between the lines with buckets counted from 0 to 1. Consistency: 1 - mean distance between "
-        "runs / mean distance between boundaries drawn as boundary_init: random draws them (999 draws)."
+        f"runs / mean distance between boundaries drawn as boundary_init: random draws them ({DRAWS} draws)."
     )
     return Finding(f"Boundaries of {arm}", says, plots.boundary_steps(learned, study.block_size, color), reading)
 

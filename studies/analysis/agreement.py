@@ -1,6 +1,6 @@
 """Whether several sets of learned bucket boundaries lie closer together than random ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,15 @@ class Agreement:
     pairs: int
 
 
-def agreement(sets: Sequence[Floats], random: Sequence[Floats], pairs: Pairs) -> Agreement:
+def mean_distance(sets: Sequence[Floats], pairs: Pairs) -> Floats:
+    """Return [...]: the mean distance of some pairs of sets of boundaries [..., M_i], given by their indices."""
+    if not pairs:
+        raise ValueError("`pairs` must hold at least one pair")
+    total = sum((distance(sets[a], sets[b]) for a, b in pairs), start=np.zeros(()))
+    return np.asarray(total / len(pairs))
+
+
+def agreement(sets: Sequence[Floats], random: Floats, pairs: Pairs) -> Agreement:
     """Compare the mean distance of some pairs of sets with that of random sets of the same sizes.
 
     The p-value is that of a Monte Carlo test, (1 + random draws at least as close) / (1 + draws), which is valid for
@@ -54,24 +62,16 @@ def agreement(sets: Sequence[Floats], random: Sequence[Floats], pairs: Pairs) ->
 
     Args:
         sets: [M_i] boundaries of each run.
-        random: [draws, M_i] random boundaries for each run.
+        random: [draws] mean distance of the same pairs in draws of random boundaries.
         pairs: Indices of the runs to compare.
     """
-    if not pairs:
-        raise ValueError("`pairs` must hold at least one pair")
-    observed = float(_mean_distance(lambda i: sets[i], pairs))
-    null = _mean_distance(lambda i: random[i], pairs)
-    closer = int(np.count_nonzero(null <= observed * (1 + 1e-12)))
-    return Agreement(1 - observed / float(null.mean()), (1 + closer) / (1 + null.size), len(pairs))
-
-
-def _mean_distance(of: Callable[[int], Floats], pairs: Pairs) -> Floats:
-    total = sum((distance(of(a), of(b)) for a, b in pairs), start=np.zeros(()))
-    return np.asarray(total / len(pairs))
+    observed = float(mean_distance(sets, pairs))
+    closer = int(np.count_nonzero(random <= observed * (1 + 1e-12)))
+    return Agreement(1 - observed / float(random.mean()), (1 + closer) / (1 + random.size), len(pairs))
 
 
 def pairs_of(searches: Sequence[int]) -> tuple[Pairs, Pairs]:
     """Return the pairs of runs within one search, then those across searches, given the search of each run."""
     every = [(a, b) for b in range(len(searches)) for a in range(b)]
     within = [(a, b) for a, b in every if searches[a] == searches[b]]
-    return within, [pair for pair in every if pair not in within]
+    return within, [(a, b) for a, b in every if searches[a] != searches[b]]

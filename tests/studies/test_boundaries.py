@@ -62,6 +62,17 @@ def test_runs_with_other_numbers_of_buckets_are_compared_too() -> None:
     assert found.seeds is None
 
 
+def test_of_many_pairs_some_are_drawn() -> None:
+    runs = [run(i, [1.0], [2.0], search=i // 8) for i in range(16)]
+    found = placement(runs, T, seed=0)
+    assert found.seeds is not None
+    assert found.searches is not None
+    assert (found.seeds.end.pairs, found.searches.end.pairs) == (2 * 8 * 7 / 2, 64)
+    many = placement([run(i, [1.0], [2.0]) for i in range(16)], T, seed=0)
+    assert many.seeds is not None
+    assert many.seeds.end.pairs == 100  # of 120
+
+
 def test_random_boundaries_are_the_same_for_the_same_study() -> None:
     runs = [run(0, [1.0, 9.0], [2.0, 9.0]), run(1, [1.0, 9.0], [1.0, 7.0])]
     assert placement(runs, T, seed=3) == placement(runs, T, seed=3) != placement(runs, T, seed=4)

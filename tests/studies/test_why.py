@@ -37,6 +37,20 @@ def test_tuning_says_which_arms_have_flattened() -> None:
     assert "learnable: 20.09 after 4 trials" in found.figure
 
 
+def test_tuning_tells_arms_with_fewer_trials_apart() -> None:
+    # pairs of 5: lowest 0, 0, 0, 0, 1, 1, 1, 2, 2, 3 steps above the best
+    trials = [
+        *complete("baseline", [3, 3.1, 3.2]),
+        *complete("fixed", [3, 3.03, 3.06, 3.09]),
+        *complete("learnable", [3, 3.03, 3.06, 3.09, 3.12]),
+    ]
+    says = found_in(trials, study())["Tuning"].says
+    assert "by 1.98 % for fixed (from 2 to 4) and 2.96 % for learnable (from 2 to 5)." in says
+    assert says.endswith(
+        "fixed and learnable have not flattened, so more trials may still help. baseline has too few trials to say."
+    )
+
+
 def test_tuning_counts_stopped_trials_and_leaves_running_ones_out() -> None:
     stopped = [record("fixed", 10 + i, [20]) for i in range(4)]
     running = record("fixed", 20, [20], state="running")
@@ -53,7 +67,7 @@ def test_tuning_curve_is_the_mean_over_searches() -> None:
 
 def test_few_trials_leave_tuning_and_importance_open() -> None:
     found = found_in(complete("fixed", [3, 3.1, 3.2]), study("fixed"))
-    assert found["Tuning"].says.startswith("Each search has fewer than 4 trials of an arm: too few")
+    assert found["Tuning"].says.startswith("No arm has 4 trials in every search: too few")
     assert found["Which parameters matter"] == Finding(
         "Which parameters matter",
         "Too few trials to measure the importance of parameters: fixed has 3, and 20 are needed.",
@@ -70,7 +84,7 @@ def test_importance_names_what_stands_out_and_which_arms_have_too_few_trials() -
         trials.append(record("fixed", number, [14 + params["learning_rate"]], params=params))
     found = found_in([*trials, record("learnable", 0, [16])], study("fixed", "learnable"))["Which parameters matter"]
     assert found.says.startswith("Among 24 trials of fixed, learning_rate (")
-    assert "matters; for the other 2 this can't be told from chance." in found.says
+    assert "matters; the other 2 can't be told from chance." in found.says
     assert found.says.endswith("learnable has 1, and 20 are needed.")
     assert "num_buckets: " in (found.figure or "")
     assert "step 20" in found.reading

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
 
-from studies.analysis.agreement import agreement, distance, pairs_of
+from studies.analysis.agreement import agreement, distance, mean_distance, pairs_of
 from studies.analysis.differences import Floats
 
 
@@ -26,28 +26,31 @@ def test_distance_equals_scipys(sizes: tuple[int, int]) -> None:
     assert distance(first, second) == pytest.approx(expected)
 
 
+def test_mean_distance_is_that_of_the_pairs() -> None:
+    sets = [np.array([4.0]), np.array([6.0]), np.array([12.0])]
+    assert mean_distance(sets, [(0, 1), (0, 2)]) == pytest.approx((2 + 8) / 2)
+    assert mean_distance([np.array([[4.0], [5.0]]), np.array([[6.0], [6.0]])], [(0, 1)]).tolist() == [2, 1]
+
+
 def test_equal_sets_agree_wholly() -> None:
-    random = [draws(99, 7, i) for i in range(3)]
-    found = agreement([np.arange(7.0)] * 3, random, [(0, 1), (0, 2), (1, 2)])
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    random = mean_distance([draws(99, 7, i) for i in range(3)], pairs)
+    found = agreement([np.arange(7.0)] * 3, random, pairs)
     assert (found.consistency, found.p_value, found.pairs) == (1.0, 0.01, 3)
 
 
 def test_consistency_is_relative_to_the_mean_of_random_sets() -> None:
-    # random pairs of single boundaries: 4, 8 and 12 apart; ours are 6 apart
-    random = [np.zeros((3, 1)), np.array([[4.0], [8.0], [12.0]])]
-    found = agreement([np.array([20.0]), np.array([26.0])], random, [(0, 1)])
+    # random pairs are 4, 8 and 12 apart, ours 6
+    found = agreement([np.array([20.0]), np.array([26.0])], np.array([4.0, 8.0, 12.0]), [(0, 1)])
     assert found.consistency == pytest.approx(1 - 6 / 8)
     assert found.p_value == pytest.approx(2 / 4)
 
 
 def test_random_sets_agree_by_chance_as_often_as_the_p_value_says() -> None:
-    random = [draws(199, size, seed) for seed, size in enumerate((7, 7, 15))]
-    found = [
-        agreement(
-            [draws(1, r.shape[1], 1000 + 10 * study + i)[0] for i, r in enumerate(random)], random, [(0, 1), (1, 2)]
-        )
-        for study in range(400)
-    ]
+    pairs, sizes = [(0, 1), (1, 2)], (7, 7, 15)
+    random = mean_distance([draws(199, size, seed) for seed, size in enumerate(sizes)], pairs)
+    studies = [[draws(1, size, 1000 + 10 * study + i)[0] for i, size in enumerate(sizes)] for study in range(400)]
+    found = [agreement(sets, random, pairs) for sets in studies]
     assert 0.02 <= np.mean([f.p_value <= 0.05 for f in found]) <= 0.085
     assert abs(np.mean([f.consistency for f in found])) < 0.05
 
@@ -59,4 +62,4 @@ def test_pairs_within_and_across_searches() -> None:
 
 def test_agreement_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="`pairs` must hold at least one pair"):
-        agreement([np.arange(3.0)], [draws(9, 3, 0)], [])
+        agreement([np.arange(3.0)], np.ones(9), [])
