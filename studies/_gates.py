@@ -27,24 +27,25 @@ class Gates:
     starts: tuple[int, ...]
 
 
-def has_position_gates(record: Record) -> bool:
-    """Return whether the gates of a record's adapter look at the position."""
-    return HyLoRADAConfig.from_dict(record.adapter).has_buckets
-
-
 def read_gates(folder: Path, record: Record) -> Gates | None:
-    """Return the gates of a confirm run; None where its adapter is gone, damaged or of an earlier version.
+    """Return the gates of a confirm run.
 
     Args:
         folder: of the study.
-        record: of a run whose gates look at the position.
+        record: of the run.
+
+    Returns:
+        None where the gates don't look at the position, or the adapter is gone, damaged or of an earlier version.
     """
     from hylorada._checkpoint import read_parameters  # torch takes seconds to import
     from hylorada._landmarks import position_gates
 
-    path = folder / "trials" / record.name / CHECKPOINT
     with suppress(InputError, OSError):
-        weights, buckets = position_gates(HyLoRADAConfig.from_dict(record.adapter), read_parameters(path))
+        config = HyLoRADAConfig.from_dict(record.adapter)
+        if not config.has_buckets:
+            return None
+        parameters = read_parameters(folder / "trials" / record.name / CHECKPOINT)
+        weights, buckets = position_gates(config, parameters)
         starts = [next(group)[0] for _, group in groupby(enumerate(buckets.tolist()), key=lambda place: place[1])]
         return Gates(record, weights.double().numpy(), tuple(starts))
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import _why_plots as plots
 from ._boundaries import DRAWS, Placement, Together, placement
-from ._gates import Gates, has_position_gates, read_gates
+from ._gates import Gates, read_gates
 from ._importance import FEWEST, MOST, Importance, importance, rung_step
 from ._records import Record, is_finite, records_of
 from ._study import Study
@@ -17,6 +17,7 @@ from .analysis.gating import STANDS_OUT, entropy_bits, information_bits, leaning
 from .analysis.tuning import TuningCurve, tuning_curve
 
 _LEVEL = 0.05
+_LEAST_BITS = 0.01  # that a sentence gives as a number
 _ENDED = ("complete", "pruned", "diverged", "failed")
 
 
@@ -197,7 +198,7 @@ def _number(found: Agreement) -> str:
 def _landmarks(arm: str, runs: Sequence[Record], folder: Path, color: str) -> Finding | None:
     firsts = {r.search: r for r in reversed(runs)}  # the lowest seed of each search
     shown = [firsts[search] for search in sorted(firsts)]
-    found = [g for r in shown if has_position_gates(r) and (g := read_gates(folder, r)) is not None]
+    found = [g for r in shown if (g := read_gates(folder, r)) is not None]
     if not found:
         return None
     says = " ".join(_leaned(g, several=len(found) > 1) for g in found)
@@ -223,8 +224,9 @@ def _leaned(found: Gates, *, several: bool) -> str:
     else:
         lean = "no position leans on one landmark"
     bits = f"the weights have {entropy_bits(found.weights):.2f} of {math.log2(landmarks):.2f} bits of entropy"
-    told = f"the position tells {information_bits(found.weights):.2f} bits about the landmark"
-    says = f"{lean}; {bits}, and {told}."
+    told = information_bits(found.weights)
+    amount = f"{told:.2f}" if told >= _LEAST_BITS else f"less than {_LEAST_BITS:g}"
+    says = f"{lean}; {bits}, and the position tells {amount} bits about the landmark."
     return f"Search {found.run.search}: {says}" if several else says[0].upper() + says[1:]
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_records import gated_run, record
+from made_records import gated_run
 from transformers import PreTrainedModel
 
 from hylorada import HyLoRADAConfig
-from studies._gates import has_position_gates, read_gates
+from studies._gates import read_gates
 from studies._job import CHECKPOINT
 from studies._records import Record
 
@@ -50,7 +50,10 @@ def test_adapter_that_is_gone_or_damaged_has_no_gates(
     assert read_gates(tmp_path, run) is None
 
 
-def test_gates_of_other_designs_do_not_look_at_positions() -> None:
-    designs: list[dict[str, Any]] = [{}, {"landmark_design": "global"}, {"landmarks": False}]
-    runs = [record("fixed", 0, [], adapter=HyLoRADAConfig(**d).to_dict()) for d in designs]
-    assert list(map(has_position_gates, runs)) == [True, False, False]
+@pytest.mark.parametrize("changes", [{"landmark_design": "global"}, {"landmarks": False}, {"of_no_version": 1}])
+def test_adapter_whose_gates_do_not_look_at_positions_has_none(
+    tmp_path: Path, make_base: Callable[[], PreTrainedModel], changes: dict[str, Any]
+) -> None:
+    run = trained(tmp_path, make_base())
+    run.adapter = {**run.adapter, **changes}
+    assert read_gates(tmp_path, run) is None

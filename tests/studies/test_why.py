@@ -152,8 +152,8 @@ def test_landmarks_say_where_one_stands_out(tmp_path: Path, make_base: Callable[
 def test_even_landmarks_are_said_to_be(tmp_path: Path, make_base: Callable[[], PreTrainedModel]) -> None:
     found = found_in(gated(tmp_path, make_base(), 0.25), study("fixed"), tmp_path)["Landmarks of fixed"]
     assert found.says == (
-        "No position leans on one landmark; the weights have 2.00 of 2.00 bits of entropy, and the position tells 0.00 "
-        "bits about the landmark."
+        "No position leans on one landmark; the weights have 2.00 of 2.00 bits of entropy, and the position tells less "
+        "than 0.01 bits about the landmark."
     )
 
 
