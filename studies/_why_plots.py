@@ -128,8 +128,9 @@ def _draw_gates(axes: Axes, one: Gates, color: str) -> None:
     cells = np.array([one.weights[a:b].mean(axis=0) for a, b in pairwise(edges)])
     darkest = max(2 / landmarks, float(cells.max()))  # what is all but even must look so
     for column, row in np.ndindex(*cells.shape):
-        weight = float(cells[column, row])
-        tip = f"tip positions {edges[column]}-{edges[column + 1] - 1}, landmark {row}: {100 * weight:.1f} %"
+        weight, first, last = float(cells[column, row]), edges[column], edges[column + 1] - 1
+        where = f"positions {first}-{last}" if last > first else f"position {first}"
+        tip = f"tip {where}, landmark {row}: {100 * weight:.1f} %"
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=color, alpha=weight / darkest, linewidth=0, gid=tip))
     axes.set_xlim(0, len(cells))
     axes.set_ylim(landmarks, 0)
