@@ -44,6 +44,13 @@ def _class_of(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
+def group_of(name: str, dimensions: int) -> str:
+    """Return the optimizer group of one of an adapter's parameters; see :meth:`Adapter.optimizer_groups`."""
+    if name == "landmark.boundaries":
+        return "boundaries"
+    return "matrices" if dimensions >= 2 else "scalars"
+
+
 class Adapter(nn.Module):
     """The parameters of one configuration for one base; a :class:`Pack` applies them.
 
@@ -252,13 +259,9 @@ class Adapter(nn.Module):
         ]
 
     def _grouped(self) -> dict[str, list[nn.Parameter]]:
-        boundaries = self.boundaries
-        others = [p for p in self.parameters() if p is not boundaries]
-        groups = {
-            "matrices": [p for p in others if p.ndim >= 2],  # those of LoRA first
-            "scalars": [p for p in others if p.ndim < 2],
-            "boundaries": [] if boundaries is None else [boundaries],
-        }
+        groups: dict[str, list[nn.Parameter]] = {"matrices": [], "scalars": [], "boundaries": []}
+        for name, parameter in self.named_parameters():  # those of LoRA first
+            groups[group_of(name, parameter.ndim)].append(parameter)
         return {name: params for name, params in groups.items() if params}
 
 

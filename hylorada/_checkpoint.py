@@ -1,7 +1,9 @@
 """Save and restore a seat in one file: parameters, both Adam moments, step and random state; safetensors, no pickle."""
 
 import json
+import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ._adapter import group_of
 from ._errors import InputError
 from ._files import replace_file
 from ._seat import Seat
@@ -72,6 +75,24 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
     seat.step = int(metadata["step"])
     extra: dict[str, Any] = json.loads(metadata["extra"])
     return extra
+
+
+def read_parameters(path: Path) -> dict[str, Tensor]:
+    """Return the parameters of a saved seat by their names in the adapter, without a base to build the adapter on.
+
+    Raises:
+        UnreadableCheckpoint: the file is damaged, or of another version.
+    """
+    metadata, tensors = _read(path)
+    shapes: dict[str, list[int]] = json.loads(metadata["layout"])
+    starts: dict[str, int] = defaultdict(int)
+    parameters = {}
+    for name, shape in shapes.items():  # a group's vector holds its parameters in this order
+        group = group_of(name, len(shape))
+        own = slice(starts[group], starts[group] + math.prod(shape))
+        parameters[name] = tensors[f"{group}/values"][own].view(shape)
+        starts[group] = own.stop
+    return parameters
 
 
 def _compare(path: Path, what: str, found: dict[str, Any], expected: dict[str, Any]) -> None:

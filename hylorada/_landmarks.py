@@ -5,6 +5,7 @@ nothing, and the gates as small random numbers that break the symmetry between l
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -359,6 +360,28 @@ def build_landmark(config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int,
     if config.landmark_bucketing == "fixed":
         return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
     return LearnableBucketLandmark(temperature=config.temperature, boundary_init=config.boundary_init, **shared)
+
+
+@torch.no_grad()
+def position_gates(config: HyLoRADAConfig, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the gates of a ``position_adaptive`` adapter as far as they depend on the position alone.
+
+    The content's part, which depends on the hidden states, is taken as zero: softmax(W_bucket(p) @ position_gates).
+
+    Args:
+        config: of the adapter, with ``max_positions`` T.
+        parameters: of the adapter, by name.
+
+    Returns:
+        The weights [T, L] of the landmarks at each position, and the bucket [T] that has the largest weight there.
+    """
+    own = {n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")}
+    base = PretrainedConfig.from_dict({"hidden_size": own["content_gate"].shape[1]})
+    landmark = build_landmark(config, base, seed=0, dtype=own["content_gate"].dtype)
+    assert isinstance(landmark, PositionLandmark)
+    landmark.load_state_dict(own)
+    buckets = landmark.bucket_weights(torch.arange(landmark.max_positions))
+    return torch.softmax(buckets @ landmark.position_gates, dim=-1), buckets.argmax(dim=-1)
 
 
 def count_landmark_params(module: nn.Module) -> int:

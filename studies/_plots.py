@@ -3,74 +3,20 @@
 Each figure is an ``<svg>`` element as text, or None where there is nothing to draw.
 """
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
-import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from ._compare import Comparison
+from ._drawing import ARMS, BAD, GOOD, INK, LINE, PAPER, SOFT, finite, make_panels, scale_ppl, styled, svg_text
 from ._records import Record
 from ._space import Choice, Parameter, Range
 from ._study import Study
 from .analysis.decision import SCALE
-
-THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
-    "paper": ("#fdfdfc", "#17191c"),
-    "ink": ("#23272c", "#e2e4e7"),
-    "soft": ("#6a7179", "#9aa1a9"),
-    "line": ("#d5d8dc", "#3b4047"),
-    "good": ("#2f8f5b", "#4fb87f"),
-    "bad": ("#c0392b", "#ef7a6d"),
-    "arm0": ("#5f6b7a", "#a3afbf"),
-    "arm1": ("#2a6fb0", "#6cb0ee"),
-    "arm2": ("#c7621b", "#f09a55"),
-    "arm3": ("#7b4fa3", "#b894dd"),
-    "arm4": ("#1f8a8a", "#56c4c4"),
-    "arm5": ("#a8326f", "#e27fb0"),
-}
-_PAPER, _INK, _SOFT, _LINE, _GOOD, _BAD = (light for light, _ in list(THEME.values())[:6])
-_ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
-_NEAR = 0.003  # share above the best PPL up to which the axis is linear
-_MOST_TICKS = 8
-_MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # its ticks, in % above the best
-_WIDTH = 9.0  # inches; the page scales it
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
-    "svg.hashsalt": "hylorada",  # equal results give equal bytes
-    "text.parse_math": False,  # a name may hold a dollar sign
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": _LINE,
-    "axes.labelcolor": _SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _LINE,
-    "ytick.color": _LINE,
-    "xtick.labelcolor": _SOFT,
-    "ytick.labelcolor": _SOFT,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
-
-
-@contextmanager
-def _styled() -> Iterator[None]:
-    """Our style on matplotlib's defaults, whatever the user's matplotlibrc says; all is put back afterwards."""
-    with mpl.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the browser's fonts draw it
-        yield
 
 
 def value_text(value: Any) -> str:
@@ -87,16 +33,16 @@ def last(record: Record, metric: str) -> float | None:
 
 
 def arm_colors(arms: Iterable[str]) -> dict[str, str]:
-    return {arm: _ARMS[i % len(_ARMS)] for i, arm in enumerate(arms)}
+    return {arm: ARMS[i % len(ARMS)] for i, arm in enumerate(arms)}
 
 
-@_styled()
+@styled()
 def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
     """Each comparison with its interval and each seed, over the published scale of improvements."""
     shown = [c for c in comparisons if math.isfinite(c.change)]
     if not shown:
         return None
-    figure, (axes,) = _panels(1, 1, height=0.75 + 0.5 * len(shown))
+    figure, (axes,) = make_panels(1, 1, height=0.75 + 0.5 * len(shown))
     ends = [
         abs(x)
         for c in shown
@@ -106,14 +52,14 @@ def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str 
     limit = max(0.7, 1.1 * max(ends))
     _shade_scale(axes, limit)
     for row, comparison in enumerate(shown):
-        _draw_comparison(axes, row, comparison, colors.get(comparison.arm, _INK))
+        _draw_comparison(axes, row, comparison, colors.get(comparison.arm, INK))
     axes.set_xlim(-limit, limit)
     axes.set_ylim(len(shown) - 0.5, -0.6)
-    axes.set_yticks(range(len(shown)), [f"{c.arm} vs {c.reference}" for c in shown], color=_INK)
+    axes.set_yticks(range(len(shown)), [f"{c.arm} vs {c.reference}" for c in shown], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("change in test PPL, %   (left of 0: better)")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def _shade_scale(axes: Axes, limit: float) -> None:
@@ -123,15 +69,15 @@ def _shade_scale(axes: Axes, limit: float) -> None:
     for i, name in enumerate(names):
         near, far = edges[i], min(edges[i + 1], limit)
         if near < limit:
-            axes.axvspan(-far, -near, color=_GOOD, alpha=0.07 * i, linewidth=0)
+            axes.axvspan(-far, -near, color=GOOD, alpha=0.07 * i, linewidth=0)
             if far - near > 0.11 * limit:
                 _above(axes, -(near + far) / 2, name)
     _above(axes, limit / 2, "worse")
-    axes.axvline(0, color=_SOFT, linewidth=0.8)
+    axes.axvline(0, color=SOFT, linewidth=0.8)
 
 
 def _above(axes: Axes, x: float, text: str) -> None:
-    axes.text(x, 1.02, text, color=_SOFT, ha="center", va="bottom", fontsize=8, transform=axes.get_xaxis_transform())
+    axes.text(x, 1.02, text, color=SOFT, ha="center", va="bottom", fontsize=8, transform=axes.get_xaxis_transform())
 
 
 def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
@@ -142,64 +88,64 @@ def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
     tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
     axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
     note = f"{c.outcome or c.decision}, Holm p = {c.p_holm:.2g}"
-    axes.text(1.01, row, note, va="center", fontsize=8.5, color=_SOFT, transform=axes.get_yaxis_transform())
+    axes.text(1.01, row, note, va="center", fontsize=8.5, color=SOFT, transform=axes.get_yaxis_transform())
 
 
-@_styled()
+@styled()
 def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
     """Each comparison's matched change against the factor of the learning rate, with intervals."""
     shown = [c for c in comparisons if len(c.profile) > 1]
     if not shown:
         return None
-    figure, panels = _panels(len(shown), min(len(shown), 3), height=2.6)
+    figure, panels = make_panels(len(shown), min(len(shown), 3), height=2.6)
     for axes, c in zip(panels, shown, strict=True):
         factors = [r.factor for r in c.profile]
         changes = [r.change for r in c.profile]
         errors = [[x.change - x.low for x in changes], [x.high - x.change for x in changes]]
-        color = colors.get(c.arm, _INK)
-        axes.axhline(0, color=_SOFT, linewidth=0.8)
+        color = colors.get(c.arm, INK)
+        axes.axhline(0, color=SOFT, linewidth=0.8)
         axes.errorbar(factors, [x.change for x in changes], errors, fmt="o-", color=color, linewidth=1.2, ms=5)
         if c.own_best:
             middle = math.sqrt(min(factors) * max(factors))
             bars = [[c.own_best.change - c.own_best.low], [c.own_best.high - c.own_best.change]]
-            axes.errorbar([1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=_PAPER, color=color, ms=6)
+            axes.errorbar([1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=PAPER, color=color, ms=6)
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(factors, [f"x {f:g}" for f in factors])
         axes.set_title(f"{c.arm} vs {c.reference}")
         axes.set_xlabel("learning rate")
     panels[0].set_ylabel("change in test PPL, %")
-    return _svg(figure)
+    return svg_text(figure)
 
 
-@_styled()
+@styled()
 def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str | None:
     """Where boundaries started (above, hollow) and ended (below, filled), one row a run."""
     shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
     if not shown:
         return None
-    figure, (axes,) = _panels(1, 1, height=0.7 + 0.55 * len(shown))
+    figure, (axes,) = make_panels(1, 1, height=0.7 + 0.55 * len(shown))
     for row, run in enumerate(shown):
         start, end = run.reports[-1].start_boundaries, run.reports[-1].boundaries
         for a, b in zip(start, end, strict=False):
             axes.plot([a, b], [row - 0.2, row + 0.2], color=color, linewidth=0.8, alpha=0.7)
-        axes.plot(start, [row - 0.2] * len(start), "o", ms=4.5, mfc=_PAPER, mec=color, gid=f"tip {run.name}: start")
+        axes.plot(start, [row - 0.2] * len(start), "o", ms=4.5, mfc=PAPER, mec=color, gid=f"tip {run.name}: start")
         axes.plot(end, [row + 0.2] * len(end), "o", ms=4.5, color=color, gid=f"tip {run.name}: end")
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(-0.015 * block_size, 1.015 * block_size)
-    axes.set_yticks(range(len(shown)), [_run_label(r) for r in shown], color=_INK)
+    axes.set_yticks(range(len(shown)), [_run_label(r) for r in shown], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("token position in the block")
-    return _svg(figure)
+    return svg_text(figure)
 
 
-@_styled()
+@styled()
 def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str | None:
     """Every boundary over the steps of each run."""
     shown = [r for r in runs if any(x.boundaries for x in r.reports)]
     if not shown:
         return None
-    figure, panels = _panels(len(shown), min(len(shown), 5), height=2.4, share="all")
+    figure, panels = make_panels(len(shown), min(len(shown), 5), height=2.4, share="all")
     for axes, run in zip(panels, shown, strict=True):
         known = [r for r in run.reports if len(r.boundaries) == len(run.reports[0].start_boundaries)]
         lines = np.array([run.reports[0].start_boundaries, *(r.boundaries for r in known)])
@@ -209,7 +155,7 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     panels[0].set_ylabel("token position")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def _run_label(run: Record) -> str:
@@ -218,31 +164,31 @@ def _run_label(run: Record) -> str:
     return f"search {run.search}, seed {run.number}" if run.search or run.block is not None else f"seed {run.number}"
 
 
-@_styled()
+@styled()
 def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
-    values = _finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
+    values = finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
     if not values:
         return None
     colors = arm_colors(study.arms)
-    figure, panels = _panels(len(arms), min(len(arms), 3), height=3.0, share="all")
+    figure, panels = make_panels(len(arms), min(len(arms), 3), height=3.0, share="all")
     for axes, arm in zip(panels, arms, strict=True):
         for rung in study.rungs():
-            axes.axvline(rung, color=_LINE, linewidth=0.9, linestyle=(0, (2, 2)))
+            axes.axvline(rung, color=LINE, linewidth=0.9, linestyle=(0, (2, 2)))
         of_arm = [r for r in trials if r.arm == arm]
         for trial in of_arm:
             _draw_curve(axes, trial, colors[arm], trial.name in best, min(0.8, max(0.25, 16 / len(of_arm))))
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    _scale_ppl(panels[0], values)
+    scale_ppl(panels[0], values)
     panels[0].set_ylabel("validation PPL: best, and % above it")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: float) -> None:
-    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if _finite([r.metrics.get("eval/ppl")])]
+    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if finite([r.metrics.get("eval/ppl")])]
     if not points:
         return
     looks: dict[str, dict[str, Any]] = {
@@ -253,16 +199,16 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
     steps, ppl = zip(*points, strict=True)
     if is_best:
         look = {"linewidth": 2.6, "zorder": 3}
-        axes.plot(steps, ppl, color=_PAPER, linewidth=5, zorder=2.9)  # sets it off from the others
+        axes.plot(steps, ppl, color=PAPER, linewidth=5, zorder=2.9)  # sets it off from the others
     axes.plot(steps, ppl, color=color, marker=".", ms=4, markevery=[-1], gid=f"tip {trial.name}, {trial.state}", **look)
     if trial.state in ("diverged", "failed"):
-        axes.plot(steps[-1:], ppl[-1:], "x", ms=6, color=_BAD, mew=1.5)
+        axes.plot(steps[-1:], ppl[-1:], "x", ms=6, color=BAD, mew=1.5)
 
 
-@_styled()
+@styled()
 def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
     """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
-    values = _finite(last(r, "eval/ppl") for r in trials)
+    values = finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
     spaces: dict[str, list[Parameter]] = {}
     for arm in study.arms:
@@ -271,15 +217,15 @@ def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) ->
     names = [n for n in spaces if n in drawn]
     if not values or not names:
         return None
-    figure, panels = _panels(len(names), min(len(names), 3), height=2.1, share="y")
+    figure, panels = make_panels(len(names), min(len(names), 3), height=2.1, share="y")
     for axes, name in zip(panels, names, strict=True):
         found = [r for r in trials if name in r.params]
         _draw_parameter(axes, found, name, [p.values for p in spaces[name]], study, best)
         axes.set_title(name)
-    _scale_ppl(panels[0], values)
+    scale_ppl(panels[0], values)
     for axes in panels[::3]:
         axes.set_ylabel("validation PPL")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def _draw_parameter(
@@ -299,10 +245,10 @@ def _draw_parameter(
         y, gid = last(trial, "eval/ppl"), f"tip {trial.name}, {trial.state}: {value_text(trial.params[name])}"
         look: dict[str, Any] = {"color": colors[trial.arm], "gid": gid, "clip_on": False}
         if trial.state == "diverged":
-            look |= {"color": _BAD, "transform": axes.get_xaxis_transform()}
+            look |= {"color": BAD, "transform": axes.get_xaxis_transform()}
             axes.plot([x], [0.97], "x", ms=6, mew=1.5, **look)
         elif y is not None and trial.name in best:
-            axes.plot([x], [y], "D", ms=7, mec=_PAPER, zorder=3, **look)
+            axes.plot([x], [y], "D", ms=7, mec=PAPER, zorder=3, **look)
         elif y is not None:
             faded = trial.state != "complete"
             axes.plot([x], [y], "o", ms=4.5, mfc="none" if faded else None, alpha=0.6 if faded else 0.9, **look)
@@ -329,56 +275,3 @@ def _scale_parameter(axes: Axes, values: Sequence[Any], declared: Sequence[Range
         margin = 0.05 * (high - low) or 0.5
         axes.set_xlim(low - margin, high + margin)
     return None
-
-
-def _finite(values: Iterable[float | None]) -> list[float]:
-    return [v for v in values if v is not None and math.isfinite(v)]
-
-
-def _scale_ppl(axes: Axes, values: Sequence[float]) -> None:
-    """A y axis on which tenths of a percent near the best and multiples far from it are both seen.
-
-    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the best.
-    """
-    best, high = min(values), max(*values, 1.005 * min(values))
-
-    def up(ppl: Any) -> Any:
-        return np.log(np.maximum(ppl / best - 1 + _NEAR, 1e-9))
-
-    def down(height: Any) -> Any:
-        return best * (np.exp(height) + 1 - _NEAR)
-
-    axes.set_yscale("function", functions=(up, down))
-    close = (0.1, 0.2) if high < 1.01 * best else ()
-    room, marks = (up(high) - up(best)) / _MOST_TICKS, [0.0]
-    for p in (*close, *_MARKS):
-        if p <= 100 * (high / best - 1) + 1e-9 and up(best * (1 + p / 100)) - up(best * (1 + marks[-1] / 100)) >= room:
-            marks.append(p)  # labels of marks that lie closer would overlap
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_yticks([best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks])
-    axes.set_ylim(best * (1 - _NEAR / 4), down(up(high) + 0.15))
-
-
-def _panels(count: int, columns: int, *, height: float, share: Any = "none") -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels, ``height`` inches a row."""
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
-    sharex: Any = share if share == "all" else "none"
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey="all" if share == "y" else share)
-    every: list[Axes] = list(grid.flat)
-    for spare in every[count:]:
-        spare.set_visible(False)
-    return figure, every[:count]
-
-
-def _svg(figure: Figure) -> str:
-    """The ``<svg>`` element: no metadata, no ids that would repeat on the page, tips as titles, themed colours."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
-    text = re.sub(r'<g id="tip ([^"]*)">', r"<g><title>\1</title>", text)
-    for name, (light, _) in THEME.items():
-        text = text.replace(light, f"var(--{name})")
-    return text

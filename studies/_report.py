@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _plots
+from ._drawing import THEME
 from ._files import write_atomically
 from ._records import Record, records_of
 from ._results import Results
@@ -29,6 +30,7 @@ from ._sheets import (
 from ._shown import shown
 from ._study import Study
 from ._terminal import Drawing
+from ._why import findings
 from ._winners import winners
 
 _MANY = 40  # rows above which a table starts folded
@@ -71,6 +73,7 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         *_rates(results, colors),
         *_positions(results),
         *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
+        *_reasons(records, study, path.parent, colors),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
         _section("Winning configurations", _html(winning_sheet(study, records))),
         _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
@@ -145,6 +148,15 @@ def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
         f"open diamonds: each arm at its own best rate (quadratic in the log of the rate). {said}"
     )
     return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
+
+
+def _reasons(records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]) -> list[str]:
+    """Why the arms came out so, as far as the records tell."""
+    found = findings(records, study, folder, colors)
+    parts = [
+        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>{_figure(f.figure, f.reading)}' for f in found
+    ]
+    return [_section("Why it came out so", *parts)] if parts else []
 
 
 def _positions(results: Results) -> list[str]:
@@ -227,7 +239,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 def _page(title: str, body: str) -> str:
     """A whole document, well-formed as XML too, that may load nothing."""
-    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _plots.THEME.items()) for i in (0, 1))
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
     theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
@@ -248,6 +260,8 @@ body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;background:var(--p
   font:16px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
 h1{font-size:1.7rem;line-height:1.2;margin:0;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1px solid var(--line)}
+h3{font-size:1rem;margin:1.8rem 0 .3rem}
+.says{margin:.3rem 0 .8rem;max-width:54rem}
 .what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
 .what{margin:.3rem 0 1.2rem}
 .verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;border-left:4px solid var(--arm1)}

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig, UnreadableCheckpoint
 from hylorada._batches import BatchOrder
-from hylorada._checkpoint import _checksum, load_seat, save_seat
+from hylorada._checkpoint import _checksum, load_seat, read_parameters, save_seat
 from hylorada._seat import Seat
 from hylorada._training import Outcome, train_step
 
@@ -87,6 +87,17 @@ def test_resumed_losses_are_those_of_one_run_bit_for_bit(lab: Lab, tmp_path: Pat
     assert losses + lab.train(second, STEPS // 2) == at_once
     for parameter, other in zip(second.adapter.parameters(), whole.adapter.parameters(), strict=True):
         assert torch.equal(parameter, other)
+
+
+@pytest.mark.parametrize("arm", [*ARMS, {"landmarks": False}, {"landmark_design": "per_layer", "use_dora": True}])
+def test_parameters_are_read_by_name_without_a_base(lab: Lab, tmp_path: Path, arm: dict[str, Any]) -> None:
+    seat = lab.seat(**arm)
+    lab.train(seat, 2)
+    save_seat(seat, tmp_path / "seat.safetensors", {})
+    found = read_parameters(tmp_path / "seat.safetensors")
+    expected = dict(seat.adapter.named_parameters())
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_seat_without_steps_is_saved_and_restored(lab: Lab, tmp_path: Path) -> None:

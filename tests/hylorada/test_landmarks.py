@@ -22,7 +22,7 @@ from hylorada import (
     count_landmark_params,
 )
 from hylorada._buckets import fixed_edges
-from hylorada._landmarks import PositionLandmark, build_landmark
+from hylorada._landmarks import PositionLandmark, build_landmark, position_gates
 
 LENGTH = 16
 
@@ -226,3 +226,20 @@ def test_gates_depend_on_the_seed_alone() -> None:
     torch.rand(3)  # a global draw in between
     assert torch.equal(gates(1), gates(1))
     assert not torch.equal(gates(1), gates(2))
+
+
+@pytest.mark.parametrize("make", [_fixed, _learnable])
+def test_position_gates_are_those_of_a_content_without_a_say(make: Callable[[], PositionLandmark]) -> None:
+    landmark = _trained(make())
+    bucketing: Any = "learnable" if isinstance(landmark, LearnableBucketLandmark) else "fixed"
+    config = HyLoRADAConfig(
+        num_landmarks=3, num_buckets=4, max_positions=LENGTH, landmark_bucketing=bucketing, temperature=0.05
+    )
+    weights, buckets = position_gates(config, {f"landmark.{n}": p for n, p in landmark.named_parameters()})
+    shares = np.array([_bucket_shares(landmark, p) for p in range(LENGTH)])
+    logits = np.exp(shares @ landmark.position_gates.detach().numpy())
+    np.testing.assert_allclose(weights.numpy(), logits / logits.sum(axis=1, keepdims=True), rtol=1e-12)
+    assert buckets.tolist() == shares.argmax(axis=1).tolist()
+    hidden = torch.zeros(1, LENGTH, 6, dtype=torch.float64)  # which the content's part of the gate makes nothing of
+    mixed = landmark(hidden, torch.arange(LENGTH)[None])[0]
+    torch.testing.assert_close(mixed, 0.7 * weights @ landmark.landmarks.detach())

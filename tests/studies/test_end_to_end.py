@@ -42,6 +42,13 @@ def test_run_prints_table_and_verdict(finished: FinishedStudy) -> None:
     assert "Traceback" not in finished.done.err
 
 
+def test_report_says_why_it_came_out_so(finished: FinishedStudy) -> None:
+    page = (finished.folder / "report.html").read_text("utf-8")
+    for title in ("Tuning", "Which parameters matter", "Boundaries of learnable", "Landmarks of fixed"):
+        assert f"<h3>{title}</h3>" in page
+    assert "Landmarks of baseline" not in page
+
+
 def test_run_decides_automatic_bucketing(finished: FinishedStudy) -> None:
     results = read_results(finished.folder / "results.json")
     main = next(c for c in results.comparisons if (c.arm, c.reference) == ("learnable", "fixed"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+from made_records import named, record, report, study
 from rich.console import Console
 
 from studies._compare import Comparison
@@ -20,39 +21,6 @@ from studies._study import Study
 from studies._terminal import Drawing
 
 ODD = 'a<b> & "Ärm" $x_$'
-SPACE = {
-    "learning_rate": {"low": 1e-3, "high": 1e-1, "log": True},
-    "num_buckets": {"choice": [8, 16]},
-    "lora_dropout": {"low": 0.0, "high": 0.5, "when": {"num_buckets": 8}},
-}
-
-
-def study(*arms: str) -> Study:
-    names = arms or ("baseline", "fixed", "learnable")
-    declared = {arm: {"space": SPACE} for arm in names}
-    values = {"definition": "own", "name": "own", "block_size": 64, "eval_every": 20, "grace_steps": 20}
-    return Study.from_dict({**values, "defaults": {"max_steps": 60}, "arms": declared})
-
-
-def report(step: int, ppl: float, **fields: Any) -> Report:
-    metrics = {"eval/ppl": ppl, "eval/nll": math.log(ppl), "test/ppl": 1.01 * ppl}
-    return Report(step=step, metrics=metrics, seconds=1.5, parameters=1234, done=step == 60, **fields)
-
-
-def record(arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search", **fields: Any) -> Record:
-    """A trial with a report every 20 steps; complete if it reached the last."""
-    reports = [report(20 * (i + 1), x) for i, x in enumerate(ppl)]
-    values = {
-        "params": {"learning_rate": 0.0123, "num_buckets": 16},
-        "state": "complete" if len(ppl) == 3 else "pruned",
-    }
-    name = f"{arm}-{'' if stage == 'search' else 'confirm-'}{number:04d}"
-    filled = {"adapter": {}, "training": {}, "seed": number, "data_seed": 0, "reports": reports, **values, **fields}
-    return Record(name=name, arm=arm, stage=stage, number=number, **filled)
-
-
-def named(*records: Record) -> dict[str, Record]:
-    return {r.name: r for r in records}
 
 
 def arm_result(arm: str, ppl: float = 14.02, **fields: Any) -> ArmResult:
@@ -235,6 +203,32 @@ def test_search_figures_show_every_arm_rung_and_parameter(tmp_path: Path) -> Non
     titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "learnable-0000, pruned: 0.0123" in titles
     assert "rungs at steps 20, 40." in "".join(root.itertext())
+
+
+def test_findings_stand_above_their_figures(tmp_path: Path) -> None:
+    trials = named(*(record("fixed", i, [16, 15, 14.5 + i / 10]) for i in range(4)))
+    root = page(tmp_path, results(), trials, study("fixed"))
+    (section,) = [s for s in root.iter("section") if s[0].text == "Why it came out so"]
+    assert [e.tag for e in section] == ["h2", "h3", "p", "figure", "h3", "p"]
+    assert [e.text for e in section if e.tag == "h3"] == ["Tuning", "Which parameters matter"]
+    assert (section[2].text or "").startswith("The last doubling of the trials (from 2 to 4) lowered")
+    assert (section[5].text or "").startswith("Too few trials to measure the importance")
+    assert "expected best validation PPL" in svg_texts(section)
+    first = (tmp_path / "report.html").read_bytes()
+    page(tmp_path, results(), trials, study("fixed"))
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_names_are_escaped_in_findings(tmp_path: Path) -> None:
+    plain = study("plain")
+    odd = replace(plain, arms={ODD: plain.arms["plain"]})
+    runs = [record(ODD, 7 + i, [16, 15, 14.5], stage="confirm", winner=f"{ODD}-0000") for i in range(2)]
+    for run in runs:
+        run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
+    root = page(tmp_path, results(), named(*(record(ODD, i, [16, 15, 14]) for i in range(4)), *runs), odd)
+    headings = [e.text for e in root.iter("h3")]
+    assert headings == ["Tuning", "Which parameters matter", f"Boundaries of {ODD}"]
+    assert ODD in svg_texts(root)
 
 
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:

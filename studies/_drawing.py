@@ -1,0 +1,117 @@
+"""What all figures of ``report.html`` share: theme, style, grids of panels, the scale of PPL, and SVG as text."""
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
+    "paper": ("#fdfdfc", "#17191c"),
+    "ink": ("#23272c", "#e2e4e7"),
+    "soft": ("#6a7179", "#9aa1a9"),
+    "line": ("#d5d8dc", "#3b4047"),
+    "good": ("#2f8f5b", "#4fb87f"),
+    "bad": ("#c0392b", "#ef7a6d"),
+    "arm0": ("#5f6b7a", "#a3afbf"),
+    "arm1": ("#2a6fb0", "#6cb0ee"),
+    "arm2": ("#c7621b", "#f09a55"),
+    "arm3": ("#7b4fa3", "#b894dd"),
+    "arm4": ("#1f8a8a", "#56c4c4"),
+    "arm5": ("#a8326f", "#e27fb0"),
+}
+PAPER, INK, SOFT, LINE, GOOD, BAD = (light for light, _ in list(THEME.values())[:6])
+ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
+_NEAR = 0.003  # share above the best PPL up to which the axis is linear
+_MOST_TICKS = 8
+_MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # its ticks, in % above the best
+_WIDTH = 9.0  # inches; the page scales it
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "hylorada",  # equal results give equal bytes
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": SOFT,
+    "ytick.labelcolor": SOFT,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever the user's matplotlibrc says; all is put back afterwards."""
+    with mpl.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the browser's fonts draw it
+        yield
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    return [v for v in values if v is not None and math.isfinite(v)]
+
+
+def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
+    """A y axis on which tenths of a percent near the best and multiples far from it are both seen.
+
+    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the best.
+    """
+    best, high = min(values), max(*values, 1.005 * min(values))
+
+    def up(ppl: Any) -> Any:
+        return np.log(np.maximum(ppl / best - 1 + _NEAR, 1e-9))
+
+    def down(height: Any) -> Any:
+        return best * (np.exp(height) + 1 - _NEAR)
+
+    axes.set_yscale("function", functions=(up, down))
+    close = (0.1, 0.2) if high < 1.01 * best else ()
+    room, marks = (up(high) - up(best)) / _MOST_TICKS, [0.0]
+    for p in (*close, *_MARKS):
+        if p <= 100 * (high / best - 1) + 1e-9 and up(best * (1 + p / 100)) - up(best * (1 + marks[-1] / 100)) >= room:
+            marks.append(p)  # labels of marks that lie closer would overlap
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_yticks([best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks])
+    axes.set_ylim(best * (1 - _NEAR / 4), down(up(high) + 0.15))
+
+
+def make_panels(count: int, columns: int, *, height: float, share: Any = "none") -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, ``height`` inches a row."""
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
+    sharex: Any = share if share == "all" else "none"
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey="all" if share == "y" else share)
+    every: list[Axes] = list(grid.flat)
+    for spare in every[count:]:
+        spare.set_visible(False)
+    return figure, every[:count]
+
+
+def svg_text(figure: Figure) -> str:
+    """The ``<svg>`` element: no metadata, no ids that would repeat on the page, tips as titles, themed colours."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
+    text = re.sub(r'<g id="tip ([^"]*)">', r"<g><title>\1</title>", text)
+    for name, (light, _) in THEME.items():
+        text = text.replace(light, f"var(--{name})")
+    return text
