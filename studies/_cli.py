@@ -239,6 +239,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
+    from ._integrity import incomplete_runs
     from ._records import OPEN, database_fault, planned_trials
     from ._report import trial_table
     from ._results import load_records
@@ -247,10 +248,13 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
+    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    left = unfinished and not _at_work(folder)  # looked at first: a process that is at work changes what is read next
     records = load_records(folder)
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
-    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    for name, loss in incomplete_runs(folder, study, records) if left else ():
+        print(f"hylorada: note: {loss}; `hylorada run {shlex.quote(args.study)}` trains {name} again", file=sys.stderr)
     if unfinished:
         _close_abandoned(args, folder)
     if args.json:
@@ -264,7 +268,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         ended = sum(r.state != "running" for r in counting(study, records, stage))
         if wanted:
             print(f"{stage}: {ended} of {wanted} ended")
-    if unfinished and not _at_work(folder):
+    if left:
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
