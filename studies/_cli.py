@@ -249,11 +249,11 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
     unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
-    left = unfinished and not _at_work(folder)  # looked at first: a process that is at work changes what is read next
+    busy = unfinished and _at_work(folder)  # looked at first: a process that is at work changes what is read next
     records = load_records(folder)
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
-    for name, loss in incomplete_runs(folder, study, records) if left else ():
+    for name, loss in () if busy else incomplete_runs(folder, study, records):
         print(f"hylorada: note: {loss}; `hylorada run {shlex.quote(args.study)}` trains {name} again", file=sys.stderr)
     if unfinished:
         _close_abandoned(args, folder)
@@ -268,7 +268,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         ended = sum(r.state != "running" for r in counting(study, records, stage))
         if wanted:
             print(f"{stage}: {ended} of {wanted} ended")
-    if left:
+    if unfinished and not busy:
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:

@@ -152,7 +152,10 @@ def incomplete_runs(folder: Path, study: "Study", records: Mapping[str, "Record"
             saved = _saved_step(trial / CHECKPOINT, record)
             if sum(record.step < step <= saved for step in steps) > 1:
                 reports = trial / "reports.jsonl"
-                yield trial.name, f"{reports} has lost reports: it ends at step {record.step}, the checkpoint at {saved}"
+                yield (
+                    trial.name,
+                    f"{reports} has lost reports: it ends at step {record.step}, the checkpoint at {saved}",
+                )
 
 
 def _saved_step(path: Path, record: "Record") -> int:
