@@ -23,7 +23,7 @@ from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error, uncoloured
-from ._files import stored_study, study_lock
+from ._files import require_readable, stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
 from ._provenance import command_line
@@ -65,8 +65,11 @@ def run(args: argparse.Namespace) -> int:
         silence(sys.stdout)
         return 0
     except OSError as error:
-        if not is_storage_error(error) or error.filename is not None:
+        if not is_storage_error(error):
             raise
+        if error.filename is not None:
+            print(f"hylorada: {error.filename} can't be used: {error.strerror}", file=sys.stderr)
+            return 2 if isinstance(error, PermissionError) else 3
         silence(sys.stdout)
         print(f"hylorada: the output can't be written: {error.strerror}", file=sys.stderr)
         return 3
@@ -176,6 +179,7 @@ def _print_results(results: Any, as_json: bool) -> None:
 
 def _list(args: argparse.Namespace, _console: Console) -> int:
     known = {name: module.DESCRIPTION for name, module in definitions().items()}
+    require_readable(args.storage, args.storage / "studies")
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
         _print_json({"definitions": known, "studies": run})

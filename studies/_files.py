@@ -175,6 +175,21 @@ def stored_id(path: Path) -> str | None:
         return None if values.get("id") is None else typed(str, values["id"], "id")
 
 
+def require_readable(*folders: Path) -> None:
+    """Raise for a folder that may not be read or entered, and would look empty; other faults are left to others.
+
+    Raises:
+        InputError: Naming the folder.
+    """
+    for folder in folders:
+        try:
+            os.listdir(f"{folder}/.")  # the dot must be looked up within
+        except PermissionError as error:
+            raise InputError(f"{folder} can't be read: {error.strerror}") from error
+        except (OSError, ValueError):
+            pass
+
+
 def require_database(path: Path) -> None:
     """Raise for a damaged ``mlflow.db``; one that is locked, or can't be opened, is left to MLflow.
 

@@ -1,8 +1,8 @@
 """Damage every file of a study folder in many ways and see what the commands make of it.
 
-``python tests/studies/damage.py [MUTATIONS]`` prints a table: for each file how many mutations changed nothing, were
-refused with a line, or were mended with a note. A changed verdict, winner or next proposal without a word, or any other
-exception than a refusal, is listed as wrong.
+``python tests/studies/damage.py [MUTATIONS [SEED]]`` prints a table: for each file how many mutations changed nothing,
+were refused with a line, or were mended with a note. A changed verdict, winner or next proposal without a word, or any
+other exception than a refusal, is listed as wrong.
 """
 
 import faulthandler
@@ -193,9 +193,9 @@ class Subject:
 
     def _equals(self, name: str, value: Any) -> bool:
         """Whether a command shows what it did before the damage; `status` may show less where a note says so."""
-        before = self.seen.get(name)
         if name != "status":
-            return bool(value == before)
+            return bool(value == self.seen.get(name))
+        before = self.seen[name]
         return self._noted or (len(value) == len(before) and all(map(_is_as_before, value, before)))
 
     def mutations(self, draws: random.Random, count: int) -> Iterator[Finding]:
@@ -269,7 +269,7 @@ if __name__ == "__main__":
     place = Path(tempfile.mkdtemp())
     findings: list[Finding] = []
     try:
-        for finding in campaign(place, int(sys.argv[1]) if len(sys.argv) > 1 else 2400):
+        for finding in campaign(place, *map(int, sys.argv[1:] or ["2400"])):
             faulthandler.dump_traceback_later(_HANG_S, exit=True)
             findings.append(finding)
             if finding.outcome == "wrong":

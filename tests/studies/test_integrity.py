@@ -1,10 +1,12 @@
 """Numbers that are stored twice, ids that are kept twice, and files that lie in the wrong place."""
 
+import ctypes
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -214,7 +216,55 @@ def test_commands_on_a_link_in_a_circle_end_in_a_line(
     assert len(capsys.readouterr().err.splitlines()) == (0 if command == "list" else 1)
 
 
-# --- runs that were under way when their files were lost ----------------------------------------------------------------
+# --- what may not be read --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heeding_permissions() -> Iterator[None]:
+    """Let permissions apply to root as well: Linux's CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH are put aside."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    found = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, twice
+    assert libc.capget(header, found) == 0
+    effective = found[0]
+    found[0] &= ~0b110
+    assert libc.capset(header, found) == 0
+    try:
+        yield
+    finally:
+        found[0] = effective
+        assert libc.capset(header, found) == 0
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+@pytest.mark.parametrize("place", [".", "studies", "studies/made", "studies/made/trials"])
+def test_folder_that_may_not_be_read_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str, mode: int
+) -> None:
+    storage = folder.parents[1]
+    os.chmod(storage / place, mode)
+    commands = [["status", "made"], ["report", "made"], ["export", "made", "--output=x"], ["extend", "made"]]
+    commands += [["list"]] if "made" not in place else []
+    commands += [["ui"]] if place == "." else []
+    for command in commands:
+        with heeding_permissions():
+            code = main([*command, f"--storage={storage}"])
+        told = f"hylorada: {storage / place} can't be read: Permission denied\n"
+        assert (command[0], code, capsys.readouterr().err) == (command[0], 2, told)
+    os.chmod(storage / place, 0o755)
+
+
+@pytest.mark.parametrize("file", ["optuna.db", "study.json", "id", "trials/RUN", "trials/RUN/reports.jsonl"])
+def test_file_that_may_not_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    path = folder / file.replace("RUN", winner_run(folder).name)
+    os.chmod(path, 0)
+    with heeding_permissions():
+        code = main(["status", "made", f"--storage={folder.parents[1]}"])
+    os.chmod(path, 0o755)
+    assert code == 2
+    assert re.fullmatch(rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err)
+
+
+# --- runs that were under way when their files were lost -----
 
 
 @pytest.fixture(scope="module")
