@@ -1,6 +1,7 @@
 """The command line."""
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error, uncoloured
-from ._files import require_readable, stored_study, study_lock
+from ._files import require_kinds, require_readable, stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
 from ._provenance import command_line
@@ -65,11 +66,12 @@ def run(args: argparse.Namespace) -> int:
         silence(sys.stdout)
         return 0
     except OSError as error:
-        if not is_storage_error(error):
+        theirs = isinstance(error, PermissionError) or error.errno == errno.ENAMETOOLONG
+        if not (theirs or is_storage_error(error)):
             raise
         if error.filename is not None:
             print(f"hylorada: {error.filename} can't be used: {error.strerror}", file=sys.stderr)
-            return 2 if isinstance(error, PermissionError) else 3
+            return 2 if theirs else 3
         silence(sys.stdout)
         print(f"hylorada: the output can't be written: {error.strerror}", file=sys.stderr)
         return 3
@@ -180,6 +182,7 @@ def _print_results(results: Any, as_json: bool) -> None:
 def _list(args: argparse.Namespace, _console: Console) -> int:
     known = {name: module.DESCRIPTION for name, module in definitions().items()}
     require_readable(args.storage, args.storage / "studies")
+    require_kinds(files=(), folders=(args.storage, args.storage / "studies"))
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
         _print_json({"definitions": known, "studies": run})
@@ -211,6 +214,7 @@ def _open(args: argparse.Namespace) -> Path:
 
     folder = study_folder(args.storage, args.study)
     if folder is None:
+        require_kinds(files=(), folders=(args.storage, args.storage / "studies"))
         there = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         hint = nearest(args.study, there) if there else f"there is none in {args.storage}"
         raise InputError(f"no study {args.study!r} has been run; {hint}")

@@ -264,6 +264,22 @@ def test_file_that_may_not_be_read_is_named(folder: Path, capsys: pytest.Capture
     assert re.fullmatch(rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("command", ["list", "status", "report", "export", "extend"])
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [("file", "is a file, must be a folder"), ("link", "is a link to gone, which is missing"), ("x" * 300, "too long")],
+)
+def test_storage_that_is_no_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str, problem: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("gone")
+    arguments = [] if command == "list" else ["made"]
+    output = ["--output=x"] if command == "export" else []
+    assert main([command, *arguments, *output, f"--storage={tmp_path / place}"]) == 2
+    assert re.fullmatch(rf"hylorada: {tmp_path / place}.*{problem}.*\n", capsys.readouterr().err)
+
+
 # --- runs that were under way when their files were lost -----
 
 
