@@ -97,7 +97,11 @@ def find_splits(folder: Path) -> Layout:
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    """Return all files that are not hidden; a link to a folder that contains it is not followed."""
+    """Return all files that are not hidden; a link to a folder that contains it is not followed.
+
+    Raises:
+        InputError: a folder can't be read, or what may be a split is a link that leads nowhere.
+    """
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -114,6 +118,9 @@ def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
                 yield from _walk(path, above | {real})
         elif os.path.isfile(path):
             yield path
+        elif os.path.islink(path) and (kind_of(name)[0] in SUFFIXES or splits_named(name)):
+            lost = f"{name!r} is a link to {os.readlink(path)!r}, which can't be followed"
+            raise InputError(f"data {str(folder)!r}: {lost}; fetch that file, or remove the link")
 
 
 def _label(path: Path) -> tuple[str, ...]:
@@ -144,7 +151,16 @@ def _problems(labels: Mapping[Path, tuple[str, ...]], not_read: Iterable[Path]) 
         )
     elif len(others := sorted({m[1] for p in unnamed if (m := _SHARD.match(p.name))})) > 1:
         problems.append(f"it has the splits {', '.join(map(repr, others))}; must be named after {keywords()}")
-    return problems + _eval_beside_test(labels)
+    return problems + _twice(labels) + _eval_beside_test(labels)
+
+
+def _twice(paths: Iterable[Path]) -> list[str]:
+    """Name files that are there in two forms, such as compressed and not: their text would be read twice."""
+    forms: dict[Path, list[str]] = {}
+    for path in paths:
+        packed = kind_of(path.name)[1]
+        forms.setdefault(path.with_suffix("") if packed else path, []).append(repr(str(path)))
+    return [f"{' and '.join(names)} are the same file; move one away" for names in forms.values() if len(names) > 1]
 
 
 def _eval_beside_test(labels: Iterable[Path]) -> list[str]:

@@ -142,9 +142,17 @@ def _read_source(data: str, text_column: str | None, tokenizer: "PreTrainedToken
     if os.path.isfile(path):
         return _Source({"": [replace(read_file(path, text_column, tokenizer), source=path.name)]})
     if data.startswith((".", "/", "~")) or data.endswith((*SUFFIXES, *COMPRESSIONS)) or not HUB_ID.fullmatch(data):
-        raise InputError(f"data {data!r}: no such file or folder{_sibling(path)}")
+        raise InputError(f"data {data!r}: {_what_is_there(path)}")
     rows, left_out, revision = read_hub(data, text_column, tokenizer)
     return _Source(rows, revision, left_out)
+
+
+def _what_is_there(path: Path) -> str:
+    if os.path.islink(path):
+        return f"it is a link to {os.readlink(path)!r}, which can't be followed"
+    if os.path.exists(path):
+        return "it is neither a file nor a folder"
+    return f"no such file or folder{_sibling(path)}"
 
 
 def _sibling(path: Path) -> str:

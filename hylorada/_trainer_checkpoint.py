@@ -17,6 +17,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ._adapter import Adapter
 from ._adapter_files import FORMAT, base_problems, configuration, read_fields, read_tensors, shape_of, tensor_problems
 from ._errors import InputError
+from ._lfs import pointer_problem
 
 DESCRIPTION = "hylorada_config"  # a key of the state: JSON text in UTF-8, a byte an entry
 _DROPOUT = "_extra_state"  # where the dropout stream was, for a run that goes on
@@ -39,9 +40,12 @@ def load_checkpoint(base: PreTrainedModel, folder: Path) -> Adapter:
     """Make the adapter of a checkpoint.
 
     Raises:
-        InputError: the file is damaged, of another model, of another base, or from before it described itself.
+        InputError: the file is damaged, a pointer of Git LFS, of another model or base, or from before it described
+            itself.
     """
     path = folder / SAFE_WEIGHTS_NAME
+    if problem := pointer_problem(path):
+        raise InputError(f"checkpoint {str(folder)!r}: {problem}")
     state = read_tensors(path)
     values = _description(path, state)
     config = configuration(path, values)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hylorada import InputError, nearest
 
-from ._files import stored_study
+from ._files import require_readable, stored_study
 from ._paths import anywhere
 
 
@@ -130,5 +130,6 @@ def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) ->
 def study_folder(storage: Path, name: str) -> Path | None:
     """Where a study of this name has been run; None if none has."""
     folder = storage / "studies" / name
+    require_readable(storage, folder.parent, folder)
     inside = name not in ("", ".", "..") and Path(name).name == name
     return folder if inside and os.path.exists(folder / "study.json") else None

@@ -1,6 +1,7 @@
 """The command line."""
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from ._arguments import parse
 from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error, uncoloured
-from ._files import stored_study, study_lock
+from ._files import require_kinds, require_readable, stored_study, study_lock
 from ._job import ERROR_LOG
 from ._options import Options, default_uri
 from ._provenance import command_line
@@ -65,8 +66,12 @@ def run(args: argparse.Namespace) -> int:
         silence(sys.stdout)
         return 0
     except OSError as error:
-        if not is_storage_error(error) or error.filename is not None:
+        theirs = isinstance(error, PermissionError) or error.errno == errno.ENAMETOOLONG
+        if not (theirs or is_storage_error(error)):
             raise
+        if error.filename is not None:
+            print(f"hylorada: {error.filename} can't be used: {error.strerror}", file=sys.stderr)
+            return 2 if theirs else 3
         silence(sys.stdout)
         print(f"hylorada: the output can't be written: {error.strerror}", file=sys.stderr)
         return 3
@@ -176,6 +181,8 @@ def _print_results(results: Any, as_json: bool) -> None:
 
 def _list(args: argparse.Namespace, _console: Console) -> int:
     known = {name: module.DESCRIPTION for name, module in definitions().items()}
+    require_readable(args.storage, args.storage / "studies")
+    require_kinds(files=(), folders=(args.storage, args.storage / "studies"))
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
         _print_json({"definitions": known, "studies": run})
@@ -207,6 +214,7 @@ def _open(args: argparse.Namespace) -> Path:
 
     folder = study_folder(args.storage, args.study)
     if folder is None:
+        require_kinds(files=(), folders=(args.storage, args.storage / "studies"))
         there = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
         hint = nearest(args.study, there) if there else f"there is none in {args.storage}"
         raise InputError(f"no study {args.study!r} has been run; {hint}")
@@ -239,6 +247,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
+    from ._integrity import incomplete_runs
     from ._records import OPEN, database_fault, planned_trials
     from ._report import trial_table
     from ._results import load_records
@@ -247,10 +256,13 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
+    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    busy = unfinished and _at_work(folder)  # looked at first: a process that is at work changes what is read next
     records = load_records(folder)
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
-    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    for name, loss in () if busy else incomplete_runs(folder, study, records):
+        print(f"hylorada: note: {loss}; `hylorada run {shlex.quote(args.study)}` trains {name} again", file=sys.stderr)
     if unfinished:
         _close_abandoned(args, folder)
     if args.json:
@@ -264,7 +276,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         ended = sum(r.state != "running" for r in counting(study, records, stage))
         if wanted:
             print(f"{stage}: {ended} of {wanted} ended")
-    if unfinished and not _at_work(folder):
+    if unfinished and not busy:
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:

@@ -18,6 +18,7 @@ from hylorada import InputError
 from ._address import is_database, is_server, redact, shown
 from ._artifacts import artifact_folder, follow_storage, location_in, owns_database
 from ._faults import is_storage_error
+from ._files import require_database
 from ._parent import open_study
 from ._runs import StudyRuns
 
@@ -108,6 +109,9 @@ def open_runs(uri: str, experiment: str, storage: Path, study_id: str, say: Call
     Raises:
         InputError: MLflow can't take this study now.
     """
+    database = storage / "mlflow.db"
+    if owns_database(storage, uri) and database.is_file() and database.stat().st_size:
+        require_database(database)  # before MLflow looks into it
     try:
         client = MlflowClient(tracking_uri=uri)
         return open_study(client, _open_experiment(client, uri, experiment, storage), experiment, study_id, say)

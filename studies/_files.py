@@ -5,9 +5,10 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -174,11 +175,44 @@ def stored_id(path: Path) -> str | None:
         return None if values.get("id") is None else typed(str, values["id"], "id")
 
 
+def require_readable(*folders: Path) -> None:
+    """Raise for a folder that may not be read or entered, and would look empty; other faults are left to others.
+
+    Raises:
+        InputError: Naming the folder.
+    """
+    for folder in folders:
+        try:
+            os.listdir(f"{folder}/.")  # the dot must be looked up within
+        except PermissionError as error:
+            raise InputError(f"{folder} can't be read: {error.strerror}") from error
+        except (OSError, ValueError):
+            pass
+
+
 def require_database(path: Path) -> None:
-    """Raise unless a file that must be there begins as one of SQLite's."""
-    with reading(path):
+    """Raise for a damaged ``mlflow.db``; one that is locked, or can't be opened, is left to MLflow.
+
+    Raises:
+        InputError: It is no database of SQLite's, or SQLite finds damage in its structures.
+    """
+    with reading(path, "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs anew"):
         if not is_sqlite(path):
             raise ValueError("no SQLite database")
+        with suppress(sqlite3.OperationalError):
+            if (found := _quick_check(path)) != "ok":
+                raise ValueError(" ".join(found.split()))
+
+
+def _quick_check(path: Path) -> str:
+    """Return what SQLite says about a database's structures."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=60, uri=True)) as connection:
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        return str(error)
 
 
 def is_sqlite(path: Path) -> bool:

@@ -1,8 +1,10 @@
 """What must hold between the files of a study: checksums, and numbers that are stored twice."""
 
 import io
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from hylorada._seals import SEAL, digest
 
 from ._common import rerun_seeds, search_seeds
 from ._files import damaged, read_lines
-from ._job import Report
+from ._job import CHECKPOINT, OWNER, Report
 
 if TYPE_CHECKING:
     from ._records import Record
@@ -130,3 +132,39 @@ def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -
         if (record.seed, record.data_seed) != seeds:
             path = folder / "trials" / record.name / "trial.json"
             raise damaged(path, f"its seeds are not those of study seed {study.seed}")
+
+
+def incomplete_runs(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> Iterator[tuple[str, str]]:
+    """Find the runs that have lost a file without which they are trained again; the result is the same.
+
+    A crash may come between a checkpoint and its report, so a checkpoint that is one report ahead is as it should be.
+    Where the checkpoint is lost as well, nothing tells the run from one that has just begun: both start at step 0.
+
+    Yields:
+        The run's name, and what is wrong with which file.
+    """
+    steps = study.report_steps()
+    for trial in sorted((folder / "trials").glob("*")):
+        record = records.get(trial.name)
+        if record is None and any((trial / left).is_file() for left in ("reports.jsonl", CHECKPOINT)):
+            yield trial.name, f"{trial / 'trial.json'} is missing"
+        if record is not None and record.state == "running":
+            saved = _saved_step(trial / CHECKPOINT, record)
+            if sum(record.step < step <= saved for step in steps) > 1:
+                reports = trial / "reports.jsonl"
+                yield (
+                    trial.name,
+                    f"{reports} has lost reports: it ends at step {record.step}, the checkpoint at {saved}",
+                )
+
+
+def _saved_step(path: Path, record: "Record") -> int:
+    """Return the step of a run's checkpoint; 0 where there is none that belongs to the run."""
+    from safetensors import SafetensorError, safe_open
+
+    with suppress(OSError, SafetensorError, KeyError, TypeError, ValueError):
+        with safe_open(path, framework="np") as file:
+            extra = json.loads((file.metadata() or {})["extra"])
+        if extra.get(OWNER, record.digest()) == record.digest():
+            return int(extra["step"])
+    return 0

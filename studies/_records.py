@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hylorada._seals import SEAL, digest, unsealed
 
-from ._files import damaged, is_sqlite, reading, require_kinds, stored_id, train_again
+from ._files import damaged, is_sqlite, reading, require_kinds, require_readable, stored_id, train_again
 from ._integrity import CHAIN, check_confirms, check_place, losses_of, read_reports
 from ._job import Report, job_digest
 from ._study import Study
@@ -239,6 +239,7 @@ def read_id(folder: Path) -> str | None:
 def check_kinds(folder: Path) -> None:
     """Raise for a folder in the place of one of the study's files, or the other way round."""
     names = ("study.json", "results.json", "report.html", "inputs.json", "base.json", "optuna.db", "id", "lock", OPEN)
+    require_readable(folder, folder / "trials")
     require_kinds(files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"])
 
 

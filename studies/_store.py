@@ -20,7 +20,7 @@ from ._common import common_values, search_seeds
 from ._database import OPTUNA_STATES, check_pages, connect, differing, disconnect, expected, fault_of, rebuild
 from ._database import fault as fault_before
 from ._files import STUDY, append_line, damaged, read_json, stored_study, study_lock, write_atomically, write_json
-from ._integrity import check_seeds, seal_line
+from ._integrity import check_seeds, incomplete_runs, seal_line
 from ._job import CHECKPOINT, ERROR_LOG, Job, Report
 from ._records import (
     Record,
@@ -91,6 +91,9 @@ class Store:
         for record in self.records.values():
             if record.state != "running":
                 self._drop_checkpoint(record)
+        for name, loss in incomplete_runs(self.folder, self.study, self.records):
+            (self.trial_folder(name) / CHECKPOINT).unlink(missing_ok=True)
+            self.notes.append(f"{loss}; {name} is trained again")
 
     def close(self) -> None:
         """Let another process open the folder."""
@@ -316,7 +319,7 @@ class Store:
             raise damaged(folder, f"{name} is {here}, but {there} in {self.folder / 'optuna.db'}")
         if record.state == "running" and stored.intermediate_values.keys() - wanted.intermediate_values.keys():
             (folder / CHECKPOINT).unlink(missing_ok=True)
-            self.notes.append(f"{record.name} has lost reports; it is trained again")
+            self.notes.append(f"{folder / 'reports.jsonl'} has lost reports; {record.name} is trained again")
 
     def _open_optuna(self, arm: str, search: int) -> optuna.Study:
         return optuna.create_study(

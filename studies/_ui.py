@@ -14,7 +14,7 @@ from hylorada import InputError
 
 from ._address import is_server, shown
 from ._artifacts import follow_storage, owns_database
-from ._files import require_database
+from ._files import require_database, require_readable
 from ._options import default_uri
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -63,6 +63,7 @@ def _wait_for(server: "subprocess.Popen[bytes]") -> int:
 def _prepare_database(args: argparse.Namespace) -> None:
     """Refuse a database that is missing or damaged, and let it find its artifacts where they are now."""
     database = args.storage / "mlflow.db"
+    require_readable(args.storage)
     if not database.exists():
         raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
     if database.stat().st_size:

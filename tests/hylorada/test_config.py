@@ -10,6 +10,7 @@ import pytest
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig
 from hylorada._config import field_problems
+from hylorada._seals import sealed
 
 CHANGED: dict[str, Any] = {
     "r": 3,
@@ -252,3 +253,38 @@ def test_properties_follow_the_fields() -> None:
 def test_field_problems_of_good_values_are_none() -> None:
     assert field_problems(HyLoRADAConfig, CHANGED) == []
     assert field_problems(TrainingConfig, {"learning_rate": 1, "weight_decay": 0}) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("results.json", '"high": -0.5', '"high": -1.5'),
+        ("results.json", '"p_holm": 0.2', '"p_holm": 0.0'),
+        ("results.json", '"arm": "learnable"', '"arm": "plain"'),
+        ("study.json", '"landmark_bucketing": "learnable"', '"landmark_bucketing": "fixed"'),
+        ("study.json", '"id": "a"', '"id": "b"'),
+    ],
+)
+def test_auto_bucketing_is_not_decided_by_a_changed_study(tmp_path: Path, file: str, old: str, new: str) -> None:
+    folder = _write_study(tmp_path, high=-0.5, p_holm=0.2)
+    for name, owner, more in (("study.json", "study", {"id": "a"}), ("results.json", "a/results", {})):
+        values = {**json.loads((tmp_path / name).read_text()), **more}
+        (tmp_path / name).write_text(json.dumps(sealed(values, owner)))
+    assert HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder).landmark_bucketing == "fixed"
+    text = (tmp_path / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=rf"{file} is damaged: its checksum does not match its content"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
+
+
+def test_auto_bucketing_takes_no_results_of_another_study(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        _write_study(tmp_path / name, high=-0.5, p_holm=0.01)
+        for file, owner in (("study.json", "study"), ("results.json", f"{name}/results")):
+            values = {**json.loads((tmp_path / name / file).read_text()), "id": name}
+            (tmp_path / name / file).write_text(json.dumps(sealed(values, owner)))
+    (tmp_path / "b" / "results.json").replace(tmp_path / "a" / "results.json")
+    with pytest.raises(InputError, match=r"results\.json is damaged: its checksum does not match"):
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(tmp_path / "a"))

@@ -289,6 +289,21 @@ def test_missing_file_is_refused_by_name(make_base: MakeBase, saved: Path, file:
         load_adapter(make_base(), saved)
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "hylorada_config.json", "adapter_model.safetensors"])
+def test_git_lfs_pointer_is_named(make_base: MakeBase, saved: Path, file: str) -> None:
+    (saved / file).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n")
+    said = f"{file} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    with pytest.raises(InputError, match=f"adapter '{saved}': {said}"):
+        load_adapter(make_base(), saved)
+
+
+def test_trainer_checkpoint_that_is_a_git_lfs_pointer_is_named(make_base: MakeBase, tmp_path: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    with pytest.raises(InputError, match=r"model\.safetensors is a Git LFS pointer, not the file itself"):
+        HyLoRADAModel.from_pretrained(make_base(), tmp_path)
+
+
 def test_missing_folder_and_file_in_its_place_are_refused(
     trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Which files of a folder belong to which split."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,41 @@ def test_links_are_followed_but_no_file_is_in_two_splits(tmp_path: Path) -> None
     (tmp_path / "data" / "dev.txt").symlink_to(tmp_path / "data" / "test.txt")
     with pytest.raises(InputError, match=r"'dev.txt' and 'test.txt' are the same file, of splits validation and test"):
         find_splits(tmp_path / "data")
+
+
+@pytest.mark.parametrize("link", ["test.txt", "test", "more/part.jsonl.gz", "notes.csv"])
+def test_link_that_leads_nowhere_is_no_missing_split(tmp_path: Path, link: str) -> None:
+    _fill(tmp_path, "train.txt", "more/train.txt")
+    (tmp_path / link).symlink_to("unfetched")
+    name = Path(link).name
+    with pytest.raises(
+        InputError, match=rf"{name}' is a link to 'unfetched', which can't be followed; fetch that file"
+    ):
+        load_text(str(tmp_path))
+
+
+def test_other_links_that_lead_nowhere_are_left_alone(tmp_path: Path) -> None:
+    _fill(tmp_path, "train.txt")
+    for name in (".test.txt", "notes.md", "latest"):
+        (tmp_path / name).symlink_to("unfetched")
+    assert _found(tmp_path) == {"train": ["train.txt"]}
+
+
+@pytest.mark.parametrize("names", [("a/test.txt", "a/test.txt.gz"), ("b.csv.xz", "b.csv.zst"), ("c.txt", "c.txt.BZ2")])
+def test_file_that_is_there_in_two_forms_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    _fill(tmp_path, *names)
+    both = " and ".join(map(repr, sorted(names)))
+    with pytest.raises(InputError, match=f"{both} are the same file; move one away"):
+        find_splits(tmp_path)
+
+
+def test_path_that_is_no_file_is_told_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("a.txt")
+    os.mkfifo(tmp_path / "b.txt")
+    with pytest.raises(InputError, match=r"a\.txt': it is a link to 'a\.txt', which can't be followed"):
+        load_text(str(tmp_path / "a.txt"))
+    with pytest.raises(InputError, match=r"b\.txt': it is neither a file nor a folder"):
+        load_text(str(tmp_path / "b.txt"))
 
 
 def test_files_about_the_data_are_left_out_and_told(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """Whole study folders without any training: real stores, files and databases, with losses that are made up."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from hylorada._seals import digest
 from studies._campaign import find_winners, rerun_record
 from studies._engine import BLOCK_NLL
 from studies._files import write_json
-from studies._job import CHECKPOINT, Report
+from studies._job import CHECKPOINT, OWNER, Report
 from studies._records import OPEN, Record
 from studies._report import write_html
 from studies._results import gather, write_results
@@ -49,6 +51,8 @@ def make(folder: Path, until: Until, **changes: Any) -> Store:
                 store.report(record.name, report(record, step, pruned=number % 3 == 1 and step == last))
             if finished or number < 3:
                 store.finish(record.name, "pruned" if number % 3 == 1 else "complete")
+            else:
+                save_checkpoint(store, record)
     if finished:
         _confirm(store, until)
     return store
@@ -75,6 +79,7 @@ def _confirm(store: Store, until: Until) -> None:
             for step in (2, 4, 6):
                 store.report(record.name, report(record, step))
             if until == "confirm" and seed == 1:
+                save_checkpoint(store, record)
                 continue
             store.report(record.name, _last_report(store, record))
             store.finish(record.name, "complete")
@@ -87,6 +92,12 @@ def _confirm(store: Store, until: Until) -> None:
     write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")
     (store.folder / OPEN).unlink()
+
+
+def save_checkpoint(store: Store, record: Record) -> None:
+    """Save what a running trial goes on from, after its last report; it holds no seat."""
+    extra = json.dumps({**record.reports[-1].to_dict(), OWNER: record.digest()})
+    save_file({"seat": np.zeros(4)}, store.trial_folder(record.name) / CHECKPOINT, {"extra": extra})
 
 
 def _last_report(store: Store, record: Record) -> Report:

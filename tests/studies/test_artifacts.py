@@ -1,14 +1,16 @@
 """Artifacts of a storage folder that has moved or was copied: nothing is written to where they were before."""
 
 import hashlib
+import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import optuna
 import pytest
 from mlflow import MlflowClient
 from mlflow_records import make_record, make_report
@@ -16,11 +18,14 @@ from mlflow_records import make_record, make_report
 from hylorada import InputError
 from studies._artifacts import follow_storage
 from studies._experiment import open_runs
+from studies._faults import as_stop
+from studies._files import require_database
 from studies._options import default_uri
 from studies._runs import StudyRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
 
+_PAGE = 4096  # bytes of a page of SQLite
 _STUDIES = ("étude 1", "100 % #2")
 
 
@@ -162,9 +167,69 @@ def test_users_own_database_refuses_a_copy_and_follows_a_moved_folder(copy: Path
     assert not copy.exists()
 
 
-def test_damaged_database_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_bytes(b"SQLite format 3\0" + b"garbage" * 1000)
-    with pytest.raises(InputError, match=r"mlflow\.db can't be brought in line with its folder: "):
-        follow_storage(tmp_path)
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: _PAGE * 20])
+
+
+def _zero_page(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'tags'").fetchone()
+    _overwrite(path, _PAGE * (page - 1), bytes(_PAGE))
+
+
+def _overwrite(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _cut,
+        _zero_page,
+        lambda path: _overwrite(path, 16, b"\1"),  # the size of its pages
+        lambda path: _overwrite(path, 0, b"R"),
+        lambda path: path.write_bytes(b"SQLite format 3\0" + b"garbage" * 1000),
+    ],
+)
+def test_damaged_database_is_named_before_anything_is_written(copy: Path, damage: Callable[[Path], object]) -> None:
+    path = copy / "mlflow.db"
+    damage(path)
+    before = _contents(copy)
+    with pytest.raises(InputError, match=rf"{path} is damaged \(.+\); restore it from a backup, or move it away"):
+        _open(copy, _STUDIES[0])
+    assert _contents(copy) == before
+
+
+def test_lost_database_is_written_anew(copy: Path) -> None:
+    """What the message of a damaged one promises."""
+    (copy / "mlflow.db").unlink()
+    runs = _finish(copy, _STUDIES[0], "anew")
+    assert {r.info.run_name for r in runs.client.search_runs(["1"])} == {"étude 1", "fixed-0000"}
+    assert _read_report(copy, _STUDIES[0]) == "anew"
+
+
+@pytest.mark.parametrize("name", ["mlflow", "optuna"])
+def test_error_of_a_damaged_database_names_it(copy: Path, optuna_tables: Path, tmp_path: Path, name: str) -> None:
+    source = copy / "mlflow.db" if name == "mlflow" else optuna_tables
+    uri = f"sqlite:///{shutil.copy(source, tmp_path / 'damaged.db')}"
+    _cut(tmp_path / "damaged.db")
+    with pytest.raises(Exception, match=r"malformed|.") as raised:
+        MlflowClient(uri).search_experiments() if name == "mlflow" else optuna.get_all_study_names(uri)
+    assert re.match(rf"{name}\.db is damaged: .*malformed", str(as_stop(raised.value)))
+
+
+def test_locked_database_is_no_damaged_one(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.0}))
+    with closing(connect(copy / "mlflow.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        require_database(copy / "mlflow.db")
+        with pytest.raises(InputError, match="can't be brought in line with its folder: database is locked"):
+            follow_storage(copy)
+
+
+def test_empty_database_is_no_damaged_one(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"")
     follow_storage(tmp_path)

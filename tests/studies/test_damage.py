@@ -161,6 +161,7 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
     ("study.json", change(trials="8"), READERS, SUM),
     ("study.json", other_digit(b'"seed": '), READERS, SUM),
     ("study.json", other_digit(b'"max_steps": '), READERS, SUM),
+    ("study.json", change(document_separator="newline"), READERS, SUM),
     ("optuna.db", folder_instead, READERS, "is a folder, must be a file"),
     ("lock", folder_instead, READERS, "is a folder, must be a file"),
 ]

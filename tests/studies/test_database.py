@@ -131,7 +131,7 @@ def test_trial_that_has_lost_reports_is_trained_again(folder: Path) -> None:
     (trial / "reports.jsonl").write_bytes(lines[0])
     (trial / "checkpoint.safetensors").write_bytes(b"of step 4")
     store = reopen(folder)
-    assert store.notes[0] == "fixed-0003 has lost reports; it is trained again"
+    assert store.notes[0] == f"{trial / 'reports.jsonl'} has lost reports; fixed-0003 is trained again"
     assert not (trial / "checkpoint.safetensors").exists()
     assert store.report("fixed-0003", report(store.records["fixed-0003"], 4))
     store.close()

@@ -1,10 +1,12 @@
 """Numbers that are stored twice, ids that are kept twice, and files that lie in the wrong place."""
 
+import ctypes
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from made_studies import make
 from hylorada import InputError
 from hylorada._seals import SEAL, digest, sealed, unsealed
 from studies._cli import main
-from studies._files import stored_study
+from studies._files import stored_study, study_lock
+from studies._job import CHECKPOINT
 from studies._options import Options, default_uri
 from studies._paths import database_path, path_problem
 from studies._records import read_id
@@ -208,6 +211,143 @@ def test_commands_on_a_link_in_a_circle_end_in_a_line(
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
     name = ["made"] if command in ("report", "status") else []
-    code = main([command, *name, f"--storage={tmp_path / 'loop'}"])
-    assert code == (0 if command == "list" else 2)
-    assert len(capsys.readouterr().err.splitlines()) == (0 if command == "list" else 1)
+    assert main([command, *name, f"--storage={tmp_path / 'loop'}"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# --- what may not be read --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heeding_permissions() -> Iterator[None]:
+    """Let permissions apply to root as well: Linux's CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH are put aside."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    found = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, twice
+    assert libc.capget(header, found) == 0
+    effective = found[0]
+    found[0] &= ~0b110
+    assert libc.capset(header, found) == 0
+    try:
+        yield
+    finally:
+        found[0] = effective
+        assert libc.capset(header, found) == 0
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+@pytest.mark.parametrize("place", [".", "studies", "studies/made", "studies/made/trials"])
+def test_folder_that_may_not_be_read_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str, mode: int
+) -> None:
+    storage = folder.parents[1]
+    os.chmod(storage / place, mode)
+    commands = [["status", "made"], ["report", "made"], ["export", "made", "--output=x"], ["extend", "made"]]
+    commands += [["list"]] if "made" not in place else []
+    commands += [["ui"]] if place == "." else []
+    for command in commands:
+        with heeding_permissions():
+            code = main([*command, f"--storage={storage}"])
+        told = f"hylorada: {storage / place} can't be read: Permission denied\n"
+        assert (command[0], code, capsys.readouterr().err) == (command[0], 2, told)
+    os.chmod(storage / place, 0o755)
+
+
+@pytest.mark.parametrize("file", ["optuna.db", "study.json", "id", "trials/RUN", "trials/RUN/reports.jsonl"])
+def test_file_that_may_not_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    path = folder / file.replace("RUN", winner_run(folder).name)
+    os.chmod(path, 0)
+    with heeding_permissions():
+        code = main(["status", "made", f"--storage={folder.parents[1]}"])
+    os.chmod(path, 0o755)
+    assert code == 2
+    assert re.fullmatch(rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["list", "status", "report", "export", "extend"])
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [("file", "is a file, must be a folder"), ("link", "is a link to gone, which is missing"), ("x" * 300, "too long")],
+)
+def test_storage_that_is_no_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str, problem: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("gone")
+    arguments = [] if command == "list" else ["made"]
+    output = ["--output=x"] if command == "export" else []
+    assert main([command, *arguments, *output, f"--storage={tmp_path / place}"]) == 2
+    assert re.fullmatch(rf"hylorada: {tmp_path / place}.*{problem}.*\n", capsys.readouterr().err)
+
+
+# --- runs that were under way when their files were lost -----
+
+
+@pytest.fixture(scope="module")
+def made_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study folder whose second seeds are being trained: their checkpoints are of step 6."""
+    folder = tmp_path_factory.mktemp("half") / "studies" / "made"
+    make(folder, "confirm").close()
+    return folder
+
+
+@pytest.fixture
+def half(made_half: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made_half, tmp_path / "studies" / "made")
+
+
+def keep_lines(count: int) -> Damage:
+    return lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "problem"),
+    [
+        ("reports.jsonl", Path.unlink, "has lost reports: it ends at step 0, the checkpoint at 6"),
+        ("reports.jsonl", keep_lines(0), "has lost reports: it ends at step 0, the checkpoint at 6"),
+        ("reports.jsonl", keep_lines(1), "has lost reports: it ends at step 2, the checkpoint at 6"),
+        ("trial.json", Path.unlink, "is missing"),
+    ],
+)
+def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
+    half: Path, capsys: pytest.CaptureFixture[str], file: str, damage: Damage, problem: str
+) -> None:
+    run = winner_run(half, seed=1)
+    damage(run / file)
+    assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    told = f"{run / file} {problem}"
+    assert capsys.readouterr().err == f"hylorada: note: {told}; `hylorada run made` trains {run.name} again\n"
+    assert reopen(half) == [f"{told}; {run.name} is trained again"]
+    assert not (run / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        lambda run: keep_lines(2)(run / "reports.jsonl"),  # between a checkpoint and its report
+        lambda run: [path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)],  # before the first report
+        lambda run: swap(run / CHECKPOINT, winner_run(run.parents[1], "baseline", 1) / CHECKPOINT),
+        lambda run: keep_lines(0)(run / CHECKPOINT),
+    ],
+)
+def test_run_that_a_crash_may_have_left_so_is_not_told(
+    half: Path, capsys: pytest.CaptureFixture[str], crash: Damage
+) -> None:
+    crash(winner_run(half, seed=1))
+    assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    assert capsys.readouterr().err == ""
+    assert reopen(half) == []
+
+
+def test_lost_run_of_a_finished_study_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = winner_run(folder) / "trial.json"
+    path.unlink()
+    assert main(["status", "made", f"--storage={folder.parents[1]}"]) == 0
+    told = f"{path} is missing; `hylorada run made` trains {path.parent.name} again"
+    assert capsys.readouterr().err == f"hylorada: note: {told}\n"
+
+
+def test_status_tells_nothing_while_a_process_is_at_work(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (winner_run(half, seed=1) / "reports.jsonl").unlink()
+    with study_lock(half):
+        assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    assert capsys.readouterr().err == ""
