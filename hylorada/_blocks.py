@@ -65,6 +65,10 @@ class Blocks:
         """Return `num_blocks` blocks at equal distances over the whole split, all for None."""
         return self._taken(num_blocks, spread=True)
 
+    def after(self, num_blocks: int) -> "Blocks":
+        """Return the blocks that :meth:`head` of the same number leaves out; there may be none."""
+        return self._at(np.arange(num_blocks, max(num_blocks, self.num_blocks)))
+
     def _taken(self, num_blocks: int | None, *, spread: bool) -> "Blocks":
         if num_blocks is None:
             return self
@@ -73,6 +77,9 @@ class Blocks:
         places = np.arange(num_blocks)
         if spread:
             places = (2 * places + 1) * self.num_blocks // (2 * num_blocks)
+        return self._at(places)
+
+    def _at(self, places: _Ints) -> "Blocks":
         input_ids = self.input_ids[places]
         return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
 

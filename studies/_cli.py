@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     prepare_environment()
     console = Terminal(stderr=True)
     try:
-        if args.command in ("run", "extend", "resolve", "status", "ui"):
+        if args.command in ("run", "extend", "resolve", "explain", "status", "ui"):
             args.tracking_uri = heed_environment(args.tracking_uri)
         code: int = _COMMANDS[args.command](args, console)
         sys.stdout.flush()  # here, where what it raises can be told
@@ -100,6 +100,22 @@ def _resolve(args: argparse.Namespace, console: Console) -> int:
     return _run_study(study, _options(args), args, console, lambda *a: resolve(a[0], a[1], a[2], budget, run_study))
 
 
+def _explain(args: argparse.Namespace, console: Console) -> int:
+    from ._explain_command import asked, explanation_values, print_explanation
+    from ._run import explain_study
+
+    folder = _open(args)
+    _require_results(folder, args.study)
+    study, request = asked(folder, args)
+    found = _carried(study, _options(args), lambda options: explain_study(study, options, console, request))
+    if isinstance(found, int):
+        return found
+    _printing(
+        lambda: _print_json(explanation_values(found), indent=1) if args.json else print_explanation(found, folder)
+    )
+    return 3 if _tell_failures(folder) else 0
+
+
 def _options(args: argparse.Namespace) -> Options:
     return Options(
         storage=args.storage.absolute(),
@@ -116,8 +132,34 @@ def _run_study(
 ) -> int:
     from ._run import run_study
 
+    results = _carried(study, options, lambda options: (run or run_study)(study, options, console))
+    if isinstance(results, int):
+        return results
+    folder = options.study_folder(study.name)
+
+    def show() -> None:
+        _print_results(results, args.json)
+        if not args.json:
+            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
+
+    _printing(show)
+    crashed = _tell_failures(folder)
+    return 3 if crashed or not results.arms else 0
+
+
+def _printing(show: Callable[[], None]) -> None:
+    """Print; where nobody reads it, what has failed is told all the same."""
     try:
-        results = (run or run_study)(study, options, console)
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+
+
+def _carried(study: Any, options: Options, run: Callable[[Options], Any]) -> Any:
+    """Return what a study's run has found; where it breaks off, say how to go on, and return the exit code."""
+    try:
+        return run(options)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
         print(f"interrupted; {saved}. To go on: {command_line()}", file=sys.stderr)
@@ -131,16 +173,6 @@ def _run_study(
         print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
         print(f"hylorada: the study broke off; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
-    folder = options.study_folder(study.name)
-    try:
-        _print_results(results, args.json)
-        if not args.json:
-            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
-        sys.stdout.flush()
-    except BrokenPipeError:  # what has failed is told all the same
-        silence(sys.stdout)
-    crashed = _tell_failures(folder)
-    return 3 if crashed or not results.arms else 0
 
 
 def _tell_failures(folder: Path) -> bool:
@@ -218,14 +250,16 @@ def _open_finished(args: argparse.Namespace) -> Path:
     from ._records import OPEN
 
     folder = _open(args)
-    if not (folder / "results.json").exists():
-        raise InputError(
-            f"study {args.study!r} has not finished; see `hylorada status {args.study}`, or run it to its end"
-        )
+    _require_results(folder, args.study)
     if (folder / OPEN).exists():
         going_on = "goes on, or was broken off since; this is what it had found before"
         print(f"hylorada: note: study {args.study!r} {going_on}", file=sys.stderr)
     return folder
+
+
+def _require_results(folder: Path, name: str) -> None:
+    if not (folder / "results.json").exists():
+        raise InputError(f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end")
 
 
 def _report(args: argparse.Namespace, _console: Console) -> int:
@@ -239,11 +273,11 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from ._records import OPEN, database_fault, planned_trials
+    from ._records import OPEN, database_fault
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
-    from ._winners import counting, wanted_runs
+    from ._winners import stage_lines
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -258,12 +292,8 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         _print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
         return 0
     Terminal().print(trial_table(records, study))
-    planned = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
-    for stage in ("search", "select", "confirm"):
-        wanted = planned if stage == "search" else wanted_runs(study, stage)
-        ended = sum(r.state != "running" for r in counting(study, records, stage))
-        if wanted:
-            print(f"{stage}: {ended} of {wanted} ended")
+    for line in stage_lines(study, records):
+        print(line)
     if unfinished and not _at_work(folder):
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
         print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
@@ -355,6 +385,7 @@ _COMMANDS = {
     "run": _run,
     "extend": _extend,
     "resolve": _resolve,
+    "explain": _explain,
     "list": _list,
     "show": _show,
     "report": _report,
