@@ -110,9 +110,8 @@ def _explain(args: argparse.Namespace, console: Console) -> int:
     found = _carried(study, _options(args), lambda options: explain_study(study, options, console, request))
     if isinstance(found, int):
         return found
-    _printing(
-        lambda: _print_json(explanation_values(found), indent=1) if args.json else print_explanation(found, folder)
-    )
+    values = explanation_values(found)
+    _printing(lambda: _print_json(values, indent=1) if args.json else print_explanation(found, folder))
     return 3 if _tell_failures(folder) else 0
 
 

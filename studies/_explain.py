@@ -19,6 +19,7 @@ from ._winners import Winner, winners
 
 if TYPE_CHECKING:
     from ._stages import Opened
+    from ._store import Store
 
 FEWEST_SEEDS = 3  # by default: Student's t with two seeds widens every interval to 13 standard errors
 _MOST_SEEDS = 1000
@@ -130,7 +131,7 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
             f"{len(plan.points())} configurations x {plan.seeds} fresh paired seeds",
         )
     run_stages(opened, asked)
-    found = _explanation(opened, plan)
+    found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
     write_explanation(store.folder, found)
     results = results_so_far(store)
     if results is None:
@@ -195,8 +196,15 @@ def _record(study: Study, winner: Winner, point: Point, number: int) -> Record:
     )
 
 
-def _explanation(opened: "Opened", plan: Plan) -> Explanation:
-    store, study = opened.store, opened.store.study
+def explanation_of(plan: Plan, store: "Store", *, unseen: bool) -> Explanation:
+    """Return what the runs of a plan, all of which have ended, say about its winner.
+
+    Args:
+        plan: of the winner.
+        store: of the study.
+        unseen: whether the search has not been evaluated on the blocks that these runs read last.
+    """
+    study = store.study
     names = {key: [plan.winner.name(f"explain-{key}", s) for s in range(plan.seeds)] for key in plan.points()}
     losses = Losses(
         store.folder, {key: [store.records[n] for n in found] for key, found in names.items()}, study.block_size
@@ -210,7 +218,7 @@ def _explanation(opened: "Opened", plan: Plan) -> Explanation:
         seeds=plan.seeds,
         blocks=losses.blocks,
         tokens=losses.blocks * losses.tokens_per_block,
-        unseen=opened.devices.material.unseen,
+        unseen=unseen,
         margin=study.margin,
         default_ppl=losses.ppl(_key(plan.start)),
         winner_ppl=losses.ppl(_key(plan.goal)),

@@ -123,9 +123,10 @@ class Losses:
         return np.stack([self._losses[by_seed[seed]] for seed in seeds]).astype(np.float64)
 
     def lost(self, *keys: str) -> str:
-        """Say which runs of these points have not finished, and why."""
-        lost = [r for k in keys for r in self._runs[k] if r.name not in self._losses]
-        return "; ".join(dict.fromkeys(f"seed {r.number} {r.state}: {r.reason or 'no reason known'}" for r in lost))
+        """Say how many runs of these points have not finished, and why the first of them has not."""
+        runs = {r.name: r for k in keys for r in self._runs[k]}
+        lost = [r for r in runs.values() if r.name not in self._losses]
+        return f"{len(lost)} of {len(runs)} runs {lost[0].state}: {lost[0].reason}" if lost else ""
 
 
 def measure(moves: Sequence[Move], losses: Losses, keys: Mapping[int, tuple[str, str]], margin: float) -> list[Effect]:
