@@ -290,7 +290,7 @@ def test_an_arm_without_a_winner_is_refused(folder: Folder) -> None:
 
 
 def test_a_study_that_is_not_matched_explains_all_that_an_arm_searches(folder: Folder) -> None:
-    ledger = folder.open()
+    ledger = folder.open(block_size=_T)
     train(Campaign(ledger), lambda name: 4.0 - int(name[-1]))
     plan = plan_of(ledger, arm="baseline")
     assert [m.parameter for m in plan.path] == ["learning_rate"]
@@ -299,6 +299,6 @@ def test_a_study_that_is_not_matched_explains_all_that_an_arm_searches(folder: F
     names = [r.name for r in plan_records(ledger.store.study, plan)]
     assert all(name.startswith("baseline-0001-explain-") for name in names)
     train_all(Campaign(ledger, plan_records(ledger.store.study, plan)), lambda _: 3.0)
-    folder.open()  # and reads them back
+    folder.open(block_size=_T)  # and reads them back
     assert VALUES["seeds"] == 2
     assert len({r.number for r in folder.ledger.store.of("explain", "baseline")}) == 3
