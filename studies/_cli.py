@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,8 @@ from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error, uncoloured
 from ._files import stored_study, study_lock
-from ._job import ERROR_LOG
 from ._options import Options, default_uri
+from ._printed import print_json, print_results, printing, tell_failures
 from ._provenance import command_line
 from ._shown import guarded_streams, reads_back, silence
 from ._terminal import Terminal, say
@@ -111,8 +110,8 @@ def _explain(args: argparse.Namespace, console: Console) -> int:
     if isinstance(found, int):
         return found
     values = explanation_values(found)
-    _printing(lambda: _print_json(values, indent=1) if args.json else print_explanation(found, folder))
-    return 3 if _tell_failures(folder) else 0
+    printing(lambda: print_json(values, indent=1) if args.json else print_explanation(found, folder))
+    return 3 if tell_failures(folder) else 0
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -137,22 +136,13 @@ def _run_study(
     folder = options.study_folder(study.name)
 
     def show() -> None:
-        _print_results(results, args.json)
+        print_results(results, args.json)
         if not args.json:
             print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
 
-    _printing(show)
-    crashed = _tell_failures(folder)
+    printing(show)
+    crashed = tell_failures(folder)
     return 3 if crashed or not results.arms else 0
-
-
-def _printing(show: Callable[[], None]) -> None:
-    """Print; where nobody reads it, what has failed is told all the same."""
-    try:
-        show()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence(sys.stdout)
 
 
 def _carried(study: Any, options: Options, run: Callable[[Options], Any]) -> Any:
@@ -174,42 +164,11 @@ def _carried(study: Any, options: Options, run: Callable[[Options], Any]) -> Any
         return 3
 
 
-def _tell_failures(folder: Path) -> bool:
-    """Each distinct error once, with its count and a log; whether there is any."""
-    from ._results import failures, load_records
-
-    records = load_records(folder)
-    found = failures(records)
-    if found:
-        states = Counter(r.state for r in records.values())
-        print("hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())), file=sys.stderr)
-    for reason, names in found.items():
-        log = folder / "trials" / names[0] / ERROR_LOG
-        print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)
-    return bool(found)
-
-
-def _print_json(values: Any, **options: Any) -> None:
-    """Print JSON of ASCII alone, without the one control character that ``json`` leaves raw."""
-    print(json.dumps(values, **options).replace("\x7f", "\\u007f"))
-
-
-def _print_results(results: Any, as_json: bool) -> None:
-    from ._report import table, verdict_lines
-
-    if as_json:
-        _print_json(results.to_dict(), indent=1)
-        return
-    Terminal().print(table(results))
-    for line in (*verdict_lines(results), *(f"note: {note}" for note in results.notes)):
-        print(line)
-
-
 def _list(args: argparse.Namespace, _console: Console) -> int:
     known = {name: module.DESCRIPTION for name, module in definitions().items()}
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
-        _print_json({"definitions": known, "studies": run})
+        print_json({"definitions": known, "studies": run})
         return 0
     print("definitions:")
     for name, description in known.items():
@@ -225,7 +184,7 @@ def _show(args: argparse.Namespace, _console: Console) -> int:
 
     values = checked_study(args).to_dict()
     if args.json:
-        _print_json(values, indent=1)
+        print_json(values, indent=1)
         return 0
     text = to_yaml(values)
     print(text if reads_back(text, sys.stdout.encoding) else to_yaml(values, escaped=True), end="")
@@ -265,7 +224,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
     from ._results import read_results
 
     folder = _open_finished(args)
-    _print_results(read_results(folder / "results.json"), args.json)
+    print_results(read_results(folder / "results.json"), args.json)
     if not args.json:
         print(f"report: {folder / 'report.html'}")
     return 0
@@ -276,7 +235,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
-    from ._winners import stage_lines
+    from ._winners import going_on, stage_lines
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -288,14 +247,15 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
-        _print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
+        print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
         return 0
     Terminal().print(trial_table(records, study))
     for line in stage_lines(study, records):
         print(line)
     if unfinished and not _at_work(folder):
+        command = going_on(args.study, records)
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
-        print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
+        print(f"no process is at work on it. To go on: {shlex.join([*command, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0
@@ -331,7 +291,7 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in values.items()}
-        _print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
+        print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
     else:
         what = f"{request.model} with {request.adapter}" if request.adapter else request.model
         print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
@@ -347,7 +307,7 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
 
     found = export_winner(_open_finished(args), args.output, arm=args.arm, seed=args.seed)
     if args.json:
-        _print_json({**found, "output": str(args.output)}, indent=1)
+        print_json({**found, "output": str(args.output)}, indent=1)
     else:
         print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
     return 0
@@ -366,7 +326,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         raise InputError(f"json {args.json!r}: its folder does not exist")
     bench = run_bench(plan, lambda line: say(console, line))
     if args.json == "-":
-        _print_json(bench.to_dict())
+        print_json(bench.to_dict())
         return 0
     if args.json is not None:
         Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))

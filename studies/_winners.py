@@ -135,5 +135,13 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
         if wanted:
             lines.append(f"{stage}: {ended} of {wanted} ended")
     if begun := [r.state for r in records.values() if r.stage == "explain"]:
-        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} that have begun")
+        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} that have begun have ended")
     return lines
+
+
+def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
+    """Return the command that goes on with a study, or with the explanation of a winner of its."""
+    begun = [r for r in records.values() if r.state == "running"]
+    if not begun or any(r.stage != "explain" for r in begun):
+        return ["hylorada", "run", name]
+    return ["hylorada", "explain", name, "--arm", begun[0].arm, "--search", str(begun[0].search)]

@@ -21,10 +21,15 @@ from studies._explain_plot import explained
 from studies._explain_sheets import neighbours_sheet, path_sheet, sentences
 from studies._explained import EXPLAIN_FILE, Explanation, read_explanations, write_explanation
 from studies._files import write_json
+from studies._inputs import prepare
 from studies._job import Job
 from studies._ledger import Ledger
+from studies._options import Options
 from studies._report import write_html
 from studies._results import gather
+from studies._study import Study
+from studies._winners import going_on, stage_lines
+from studies.learnable_bucketing import STUDY
 
 _T = 41  # tokens a block; 40 are predicted
 _BLOCKS = 30
@@ -133,6 +138,38 @@ def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folde
     again = folder.open(**SETTINGS)
     assert Campaign(again).remaining() == 0
     assert len(again.store.of("explain", "fixed")) == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("eval_blocks", "blocks", "unseen"),
+    [(8, 40, True), (171, 20, True), (172, 40, False), (None, 40, False)],  # of 191; 19 left are too few
+)
+def test_explain_runs_are_evaluated_on_blocks_that_the_search_has_not_seen(
+    eval_blocks: int | None, blocks: int, unseen: bool, toy_model: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {n} of a text\n" for n in range(6200)))
+    changes = {"model": toy_model, "data": str(text), "block_size": 32, "eval_blocks": eval_blocks, "test_blocks": 40}
+    defaults = {**STUDY["defaults"], "num_buckets": 8}
+    study = Study.from_dict({**STUDY, **changes, "defaults": defaults, "arms": {"a": {"space": {}}}, "comparisons": []})
+    material = prepare(study, Options(storage=tmp_path / "runs"))
+    held, seen = (set(map(tuple, material.blocks[s].input_ids.tolist())) for s in ("explain", "validation"))
+    assert (len(held), material.unseen, not held & seen) == (blocks, unseen, unseen)
+    assert material.inputs().keys() == {
+        f"{n}_fingerprint" for n in ("model", "model_config", "data", "train", "validation", "test")
+    }
+
+
+def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder) -> None:
+    ledger = finish(folder)
+    store = ledger.store
+    assert [line for line in stage_lines(store.study, store.records) if "explain" in line] == []
+    campaign = Campaign(ledger, plan_records(store.study, plan_of(ledger)))
+    jobs = [campaign.next_job() or pytest.fail("no job") for _ in range(3)]
+    campaign.on_report(jobs[0][0].name, _report(jobs[0][0], 8, 3.0))
+    assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 that have begun have ended"
+    assert going_on("try", store.records) == ["hylorada", "explain", "try", "--arm", "fixed", "--search", "0"]
+    assert folder.panel.said[-1] == f"explain of {campaign.remaining() + 3}"
 
 
 def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:

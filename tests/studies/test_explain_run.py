@@ -93,7 +93,7 @@ def test_an_explanation_killed_twice_goes_on_to_the_same_numbers(studies: tuple[
     for share in (0.2, 0.6):
         _kill(killed, share * runs)
     status = run_cli("status", "broken", f"--storage={killed.storage}")
-    assert re.search(r"explain: \d+ of \d+ that have begun", status.out)
+    assert re.search(r"explain: \d+ of \d+ that have begun have ended", status.out)
     done = run_cli(*command(killed))
     assert done.code == 0, done.err
     assert explanations(killed) == explanations(whole)
