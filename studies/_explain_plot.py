@@ -27,7 +27,9 @@ def explained(e: Explanation, color: str) -> str | None:
         for x in found:
             _draw(axes, len(labels), e, x, color)
             labels.append(step_text(x) if x.parameter else "all steps together")
-    axes.set_yticks(range(len(labels)), labels, color=_INK)
+    for label in axes.set_yticks(range(len(labels)), labels, color=_INK):
+        if label.label1.get_text() in dict(families):
+            label.label1.set_fontweight("bold")
     axes.set_ylim(rows - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -53,4 +55,5 @@ def _draw(axes: Axes, row: int, e: Explanation, x: Effect, color: str) -> None:
         axes.plot(x.by_seed, [row + 0.22] * len(x.by_seed), "o", ms=2.6, color=shade, alpha=0.5, mew=0, gid="tip seeds")
         axes.plot([c.low, c.high], [row, row], color=shade, linewidth=2, solid_capstyle="butt")
         axes.plot([c.change], [row], "D", ms=4.5, color=shade, gid=tip)
-    axes.text(1.01, row, outcome(e, x), va="center", fontsize=8, color=_SOFT, transform=axes.get_yaxis_transform())
+    said = outcome(e, x).partition(":")[0]  # the reason why a run is lost stands in the table
+    axes.text(1.01, row, said, va="center", fontsize=8, color=_SOFT, transform=axes.get_yaxis_transform())

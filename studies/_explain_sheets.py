@@ -7,7 +7,7 @@ from ._plots import value_text
 from ._sheets import Sheet
 from ._verdict import listed, numbers
 
-_CHANGE = "change [95 %]"
+_CHANGE = "change, % [95 %]"
 
 
 def sentences(e: Explanation) -> list[str]:
@@ -17,22 +17,25 @@ def sentences(e: Explanation) -> list[str]:
 
 def path_sheet(e: Explanation) -> Sheet:
     """One row a step from the defaults to the winner, each on top of those above it."""
-    rows = [_row(e, x) for x in e.path]
-    if e.whole is not None and len(rows) > 1:
+    rows = [row for x in e.path for row in _rows(e, x)]
+    strong: frozenset[int] = frozenset()
+    if e.whole is not None and len(e.path) > 1:
+        strong = frozenset({len(rows)})
         rows.append(("all of them", "", "", *_cells(e, e.whole)))
-    strong = frozenset({len(e.path)} if len(rows) > len(e.path) else set())
     return Sheet(("parameter", "default", "winner", _CHANGE, "outcome"), tuple(rows), _caption(e), strong)
 
 
 def neighbours_sheet(e: Explanation) -> Sheet:
     """One row a neighbour of the winner."""
-    rows = tuple(_row(e, x) for x in e.neighbours)
+    rows = tuple(row for x in e.neighbours for row in _rows(e, x))
     return Sheet(("parameter", "winner", "instead", _CHANGE, "outcome"), rows)
 
 
 def step_text(x: Effect) -> str:
     """Return a change as "num_buckets 32 → 8"."""
-    return f"{x.parameter} {value_text(x.before)} \N{RIGHTWARDS ARROW} {_after(x)}"
+    also = ", ".join(f"{n} {value_text(v)}" for n, v in x.also.items())
+    change = f"{x.parameter} {value_text(x.before)} \N{RIGHTWARDS ARROW} {value_text(x.after)}"
+    return f"{change} ({also})" if also else change
 
 
 def matters(e: Explanation, x: Effect) -> bool:
@@ -44,22 +47,19 @@ def outcome(e: Explanation, x: Effect) -> str:
     """Return how a change is decided, or what has become of its runs."""
     if x.change is None:
         return x.note
-    small = f", under {e.margin:g} %" if x.change.outcome in ("better", "worse") and _small(e, x) else ""
+    small = f" (under {e.margin:g} %)" if x.change.outcome in ("better", "worse") and _small(e, x) else ""
     return f"{x.change.outcome}{small}" + (f" ({x.note})" if x.note else "")
 
 
-def _row(e: Explanation, x: Effect) -> tuple[str, ...]:
-    return (x.parameter, value_text(x.before), _after(x), *_cells(e, x))
-
-
-def _after(x: Effect) -> str:
-    also = ", ".join(f"{n} {value_text(v)}" for n, v in x.also.items())
-    return value_text(x.after) + (f" ({also})" if also else "")
+def _rows(e: Explanation, x: Effect) -> list[tuple[str, ...]]:
+    """Return the row of a change, and one for each conditional parameter that comes with it."""
+    row = (x.parameter, value_text(x.before), value_text(x.after), *_cells(e, x))
+    return [row, *((f"+ {name}", "", value_text(value), "", "") for name, value in x.also.items())]
 
 
 def _cells(e: Explanation, x: Effect) -> tuple[str, str]:
     c = x.change
-    change = "" if c is None else f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]"
+    change = "" if c is None else f"{c.change:+z.2f} [{c.low:+z.2f}, {c.high:+z.2f}]"
     return change, outcome(e, x)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from faults import Broken, outcome
 from mlflow import MlflowClient
-from study_runs import SMALL, Command, run_cli, wait_until
+from study_runs import SMALL, Command, Done, run_cli, wait_until
 
 from studies._explained import EXPLAIN_FILE
 
@@ -32,7 +32,12 @@ def studies(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[B
 
 
 def command(study: Broken, *options: str) -> list[str]:
-    return ["explain", "broken", f"--storage={study.storage}", "--seats=1", *options]
+    arm = () if any(o.startswith("--arm") for o in options) else ("--arm=fixed",)
+    return ["explain", "broken", f"--storage={study.storage}", "--seats=1", "--seeds=2", *arm, *options]
+
+
+def explain(study: Broken, *options: str) -> Done:
+    return run_cli(*command(study, *options), timeout=600)
 
 
 def explanations(study: Broken) -> Any:
@@ -43,27 +48,27 @@ def test_explain_measures_prints_and_stores(studies: tuple[Broken, Broken]) -> N
     study, _ = studies
     report = run_cli("report", "broken", f"--storage={study.storage}", "--json").out
     test_files = {p: p.stat().st_mtime_ns for p in study.folder.glob("trials/*/test_block_nll.npy")}
-    done = run_cli(*command(study))
+    done = explain(study)
     assert done.code == 0, done.err
-    assert re.search(r"explain: learnable-\d{4} from the defaults, \d steps, and \d+ neighbours", done.err)
+    assert re.search(r"explain: fixed-\d{4} from the defaults, \d steps, and \d+ neighbours", done.err)
     assert max(map(len, done.out.splitlines()[:20])) <= 120
     (found,) = explanations(study)
-    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == ("learnable", 3, 40, True)
+    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == ("fixed", 2, 40, True)
     for effect in (found["whole"], *found["path"], *found["neighbours"]):
         assert effect["change"]["low"] <= effect["change"]["change"] <= effect["change"]["high"]
-        assert len(effect["by_seed"]) == 3
+        assert len(effect["by_seed"]) == 2
     assert sum(e["change"]["change"] for e in found["path"]) == pytest.approx(
         found["whole"]["change"]["change"], abs=0.2
     )
     # the study's own answer stays, and nobody has read the test split again
     assert run_cli("report", "broken", f"--storage={study.storage}", "--json").out == report
     assert {p: p.stat().st_mtime_ns for p in study.folder.glob("trials/*/test_block_nll.npy")} == test_files
-    assert "Why the winner of learnable" in (study.folder / "report.html").read_text()
+    assert "Why the winner of fixed" in (study.folder / "report.html").read_text()
 
 
 def test_explained_runs_are_children_in_mlflow(studies: tuple[Broken, Broken]) -> None:
     study, _ = studies
-    run_cli(*command(study))
+    explain(study)
     client = MlflowClient(f"sqlite:///{study.storage / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("broken")
     assert experiment is not None
@@ -78,23 +83,23 @@ def test_explained_runs_are_children_in_mlflow(studies: tuple[Broken, Broken]) -
 
 def test_explain_again_trains_nothing_and_says_the_same(studies: tuple[Broken, Broken]) -> None:
     study, _ = studies
-    first = run_cli(*command(study, "--json"))
+    first = explain(study, "--json")
     began = time.monotonic()
-    again = run_cli(*command(study, "--json"))
+    again = explain(study, "--json")
     assert again.out == first.out
     assert time.monotonic() - began < 60
-    assert json.loads(again.out)["said"][0].startswith("The winner learnable-")
+    assert json.loads(again.out)["said"][0].startswith("The winner fixed-")
 
 
 def test_an_explanation_killed_twice_goes_on_to_the_same_numbers(studies: tuple[Broken, Broken]) -> None:
     whole, killed = studies
-    assert run_cli(*command(whole)).code == 0
+    assert explain(whole).code == 0
     runs = len(list(whole.folder.glob("trials/*-explain-*")))
     for share in (0.2, 0.6):
         _kill(killed, share * runs)
     status = run_cli("status", "broken", f"--storage={killed.storage}")
     assert re.search(r"explain: \d+ of \d+ that have begun have ended", status.out)
-    done = run_cli(*command(killed))
+    done = explain(killed)
     assert done.code == 0, done.err
     assert explanations(killed) == explanations(whole)
     assert outcome(killed.storage) == outcome(whole.storage)
@@ -137,7 +142,7 @@ def test_bad_input_is_refused_before_anything_starts(
 ) -> None:
     study, _ = studies
     before = {p: p.stat().st_mtime_ns for p in study.folder.rglob("*")}
-    done = run_cli(*command(study, *options))
+    done = explain(study, *options)
     assert (done.code, done.out) == (2, "")
     assert problem in done.err
     assert {p: p.stat().st_mtime_ns for p in study.folder.rglob("*")} == before
