@@ -205,17 +205,17 @@ def _add_resolve(commands: Any) -> None:
 
 
 _EXPLAIN = """\
-Measure why a winner of a finished study came out so, which parameters matter and which do not:
+Measure which parameters make a winner of a finished study what it is, and which do not matter.
 
   path        from the study's defaults to the winner, one parameter of the arm's own at a time, in the order of
               `hylorada show`; each step on top of those before it. A parameter with a condition (when) comes with it.
   neighbours  the winner with one parameter one step away: the next number of a choice, each other value of a choice
               without an order, a third of a range (on its own scale) up and down.
 
-All are trained in full on the same fresh seeds, at the winner's common values (learning rate, ...), in the study's
-packs; the intervals are of paired differences in validation PPL, on validation blocks that the search has not seen
-where there are 20 of them. The test split is not read, and the study's verdict stays as it is.
-The same command again resumes. The result: this table, explain.json, and a section of report.html.
+All configurations are trained in full on the same fresh seeds, at the winner's common values (such as the learning
+rate). The intervals are of paired differences in validation PPL, on validation blocks that the search has not seen
+where there are at least 20 of these. The test split is not read, and the study's verdict stays as it is.
+Prints two tables, and writes explain.json and a section of report.html. The same command again resumes.
 """
 _EXPLAIN_EXAMPLES = """\
 examples:

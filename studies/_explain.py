@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hylorada import InputError, nearest
@@ -132,6 +132,7 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
         )
     run_stages(opened, asked)
     found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
+    found = replace(found, provenance=opened.devices.provenance)
     write_explanation(store.folder, found)
     results = results_so_far(store)
     if results is None:

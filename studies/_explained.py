@@ -1,7 +1,7 @@
 """The explanation of a winner: what each change around it does to the validation loss; measured, stored, read back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Explanation:
         whole: the step from the defaults to the winner; None where the two are the same.
         path: its parts, each on top of those before it.
         neighbours: from the winner one step away in one parameter.
+        provenance: commit, versions, model and data fingerprints of the process that measured last.
     """
 
     arm: str
@@ -84,6 +85,7 @@ class Explanation:
     whole: Effect | None
     path: tuple[Effect, ...]
     neighbours: tuple[Effect, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
