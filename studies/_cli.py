@@ -231,11 +231,11 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
+    from ._progress import going_on, stage_lines
     from ._records import OPEN, database_fault
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
-    from ._winners import going_on, stage_lines
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))

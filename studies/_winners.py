@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ._common import common_values
-from ._records import Record, is_finite, planned_trials, ranked, records_of
+from ._records import Record, is_finite, ranked, records_of
 from ._study import Study
 
 
@@ -123,25 +123,3 @@ def wanted_runs(study: Study, stage: str) -> int:
     if stage == "select":
         return places * study.finalists * study.selection_seeds if study.finalists > 1 else 0
     return places * study.seeds * len(study.factors)
-
-
-def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
-    """Say how far each stage has come."""
-    planned = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
-    lines = []
-    for stage in ("search", "select", "confirm"):
-        wanted = planned if stage == "search" else wanted_runs(study, stage)
-        ended = sum(r.state != "running" for r in counting(study, records, stage))
-        if wanted:
-            lines.append(f"{stage}: {ended} of {wanted} ended")
-    if begun := [r.state for r in records.values() if r.stage == "explain"]:
-        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} that have begun have ended")
-    return lines
-
-
-def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
-    """Return the command that goes on with a study, or with the explanation of a winner of its."""
-    begun = [r for r in records.values() if r.state == "running"]
-    if not begun or any(r.stage != "explain" for r in begun):
-        return ["hylorada", "run", name]
-    return ["hylorada", "explain", name, "--arm", begun[0].arm, "--search", str(begun[0].search)]

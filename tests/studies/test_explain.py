@@ -25,10 +25,10 @@ from studies._inputs import prepare
 from studies._job import Job
 from studies._ledger import Ledger
 from studies._options import Options
+from studies._progress import going_on, stage_lines
 from studies._report import write_html
 from studies._results import gather
 from studies._study import Study
-from studies._winners import going_on, stage_lines
 from studies.learnable_bucketing import STUDY
 
 _T = 41  # tokens a block; 40 are predicted
