@@ -95,7 +95,7 @@ def _path(e: Explanation) -> str:
     if found := [x for x in e.path if matters(e, x)]:
         parts.append(f"{_signed(found)} {_plural(found, 'matters', 'matter')}")
     if found := [x for x in e.path if _small(e, x)]:
-        parts.append(f"{_names(found)} {_plural(found, 'does', 'do')} not (under {e.margin:g} %)")
+        parts.append(f"{_names(found)} {_plural(found, 'does', 'do')} not matter (under {e.margin:g} %)")
     if found := [x for x in e.path if x.change and x.change.outcome == "undecided"]:
         parts.append(f"{_names(found)} {_plural(found, 'is', 'are')} undecided")
     return f"On the way to it, {'; '.join(parts)}." if parts else ""

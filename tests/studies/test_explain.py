@@ -202,6 +202,16 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
     assert found.winner_ppl == pytest.approx(found.default_ppl * math.exp(-0.02))
 
 
+def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
+    found = explain(finish(folder), noise)
+    names = " and ".join(x.parameter for x in found.path)
+    verb = "do" if len(found.path) > 1 else "does"
+    assert sentences(found)[1:3] == [
+        f"On the way to it, {names} {verb} not matter (under 0.5 %).",
+        "One step away from it, no neighbour is better.",
+    ]
+
+
 def test_sentences_name_a_neighbour_that_is_better(folder: Folder) -> None:
     found = explain(finish(folder), lambda job: by_landmarks(job) - 0.03 * (job.adapter["num_landmarks"] == 8))
     (better,) = [x for x in found.neighbours if x.change and x.change.outcome == "better"]
