@@ -1,7 +1,7 @@
 """Why a winner differs from the defaults: what is trained to find out, and the work of ``hylorada explain``."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -127,8 +127,9 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
         name = plan.winner.record.name
         say(
             opened.console,
-            f"explain: {name} from the defaults, {len(plan.path)} steps, and {len(plan.neighbours)} neighbours of it; "
-            f"{len(plan.points())} configurations x {plan.seeds} fresh paired seeds",
+            f"explain: {name} from the defaults ({_counted(plan.path, 'step')}) and "
+            f"{_counted(plan.neighbours, 'neighbour')} of it; {_counted(plan.points(), 'configuration')} x {plan.seeds} "
+            "fresh paired seeds",
         )
     run_stages(opened, asked)
     found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
@@ -139,6 +140,10 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
         raise InputError(f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again")
     publish(results, store, opened.tracker)
     return found
+
+
+def _counted(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _first_arm(study: Study) -> str:

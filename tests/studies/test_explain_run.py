@@ -75,7 +75,7 @@ def times(study: Broken, pattern: str) -> dict[Path, int]:
 
 def test_explain_measures_and_stores(explained: Explained) -> None:
     study, done = explained.study, explained.done
-    assert re.search(r"explain: fixed-\d{4} from the defaults, \d steps, and \d+ neighbours", done.err)
+    assert re.search(r"explain: fixed-\d{4} from the defaults \(\d steps?\) and \d+ neighbours? of it", done.err)
     (found,) = explanations(study)
     assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == ("fixed", 2, 40, True)
     for effect in (found["whole"], *found["path"], *found["neighbours"]):
