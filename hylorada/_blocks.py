@@ -65,12 +65,14 @@ class Blocks:
         """Return `num_blocks` blocks at equal distances over the whole split, all for None."""
         return self._taken(num_blocks, spread=True)
 
+    def after(self, num_blocks: int) -> "Blocks":
+        """Return the blocks that :meth:`head` of the same number leaves out; there may be none."""
+        return self._at(np.arange(num_blocks, max(num_blocks, self.num_blocks)))
+
     def _taken(self, num_blocks: int | None, *, spread: bool) -> "Blocks":
         if num_blocks is None:
             return self
-        places = self.places(num_blocks, spread=spread)
-        input_ids = self.input_ids[places]
-        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
+        return self._at(self.places(num_blocks, spread=spread))
 
     def places(self, num_blocks: int, *, spread: bool) -> _Ints:
         """Return the numbers of the blocks that :meth:`head` or :meth:`spread` takes, shape [num_blocks]."""
@@ -83,6 +85,10 @@ class Blocks:
         """Return the number of the document in which each block begins, shape [N]; `end_token` ends a document."""
         ends = (self.input_ids == end_token).sum(axis=1)
         return np.asarray(np.cumsum(ends) - ends)
+
+    def _at(self, places: _Ints) -> "Blocks":
+        input_ids = self.input_ids[places]
+        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
 
 
 def build_blocks(

@@ -90,6 +90,7 @@ def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     _add_run(commands)
     _add_extend(commands)
     _add_resolve(commands)
+    _add_explain(commands)
     _add_simple(commands, "list", "study definitions, and the studies in the storage folder", json_output=True)
     show = _add_simple(commands, "show", "a study's settings as YAML, to edit and run with --config", json_output=True)
     _add_study_options(show)
@@ -200,6 +201,52 @@ def _add_resolve(commands: Any) -> None:
         help="largest change that does not matter; default: %(default)s",
     )
     parser.add_argument("--time-limit", type=_seconds, metavar="TIME", help="such as 90s, 30m or 2h; default: none")
+    _add_place(parser)
+
+
+_EXPLAIN = """\
+Measure which parameters make a winner of a finished study what it is, and which do not matter.
+
+  path        from the study's defaults to the winner, one parameter of the arm's own at a time, in the order of
+              `hylorada show`; each step on top of those before it. A parameter with a condition (when) comes with it.
+  neighbours  the winner with one parameter one step away: the next number of a choice, each other value of a choice
+              without an order, a third of a range (on its own scale) up and down.
+
+All configurations are trained in full on the same fresh seeds, at the winner's common values (such as the learning
+rate). The intervals are of paired differences in validation PPL, on validation blocks that the search has not seen
+where there are at least 20 of these. The test split is not read, and the study's verdict stays as it is.
+Prints two tables, and writes explain.json and a section of report.html. The same command again resumes.
+"""
+_EXPLAIN_EXAMPLES = """\
+examples:
+  hylorada explain learnable_bucketing                          the winner of the first comparison's arm
+  hylorada explain learnable_bucketing --arm fixed --seeds 6    another arm, narrower intervals
+  hylorada explain learnable_bucketing --search 2               the winner of another of its searches
+"""
+
+
+def _add_explain(commands: Any) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="measure which parameters make a winner better than the defaults, and than its neighbours",
+        description=_EXPLAIN,
+        epilog=_EXPLAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", help="name of a study that has finished")
+    parser.add_argument("--arm", help="whose winner; default: the arm of the study's first comparison")
+    parser.add_argument(
+        "--search",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which search's winner, from 0: each search has its own; default: %(default)s",
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="S", help="fresh paired seeds; default: the study's seeds, at least 3"
+    )
+    _add_storage(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     _add_place(parser)
 
 

@@ -1,17 +1,20 @@
-"""A study as one source of jobs, in three stages: search, select each search's winners, confirm them on fresh seeds."""
+"""A study as one source of jobs, in stages: search, select each search's winners, confirm them on fresh seeds.
 
-from collections.abc import Sequence
+A fourth stage, which only ``hylorada explain`` asks for, trains what explains a winner.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 from ._asha import Asha
-from ._common import rerun_seeds
 from ._job import Job, Report
 from ._ledger import Ledger, Stage
 from ._records import Record, optuna_name, ranked
+from ._reruns import confirm_records, select_records
 from ._store import Store
 from ._study import Study
-from ._winners import Winner, best_block, finalists, wanted_runs, winners
+from ._winners import Winner, best_block, counting, wanted_runs, winners
 
 
 class Search(Stage):
@@ -106,56 +109,13 @@ class Rerun(Stage):
                 self._ledger.finish(record, "pruned", "its arm has found a better trial")
 
 
-def rerun_record(
-    study: Study, winner: Winner, stage: Literal["select", "confirm"], number: int, factor: float = 1.0
-) -> Record:
-    """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search.
-
-    Args:
-        study: the study.
-        winner: the configuration to train.
-        stage: which stage it is of.
-        number: of the seed.
-        factor: what the learning rate is multiplied by.
-    """
-    source, params = winner.record, winner.params(study)
-    adapter, training = study.configs(source.arm, params)
-    scaled = {**training.to_dict(), "learning_rate": training.learning_rate * factor}
-    if "learning_rate" in params:
-        params["learning_rate"] = scaled["learning_rate"]
-    seed, data_seed = rerun_seeds(study, stage, source.search, number)
-    return Record(
-        name=winner.name(stage, number, factor),
-        arm=source.arm,
-        stage=stage,
-        winner=source.name,
-        number=number,
-        params=params,
-        adapter=adapter.to_dict(),
-        training=scaled,
-        seed=seed,
-        data_seed=data_seed,
-        search=source.search,
-        block=winner.block,
-        factor=factor,
-    )
-
-
 class Select(Rerun):
     """The finalists of each search and arm on fresh selection seeds; where there is one alone, it has won."""
 
     title = "select"
 
     def _wanted(self) -> list[Record]:
-        study, records = self._store.study, self._store.records
-        places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-        contested = [w for place in places if len(w := finalists(study, records, *place)) > 1]
-        return [
-            rerun_record(study, candidate, "select", seed)
-            for seed in range(study.selection_seeds)
-            for candidates in contested
-            for candidate in candidates
-        ]
+        return select_records(self._store.study, self._store.records)
 
 
 class Confirm(Rerun):
@@ -164,12 +124,29 @@ class Confirm(Rerun):
     title = "confirm"
 
     def _wanted(self) -> list[Record]:
-        study = self._store.study
-        best = winners(study, self._store.records).values()
-        # seed by seed, the matched rate first, so that a broken-off stage has whole pairs
-        return [
-            rerun_record(study, w, "confirm", s, f) for s in range(study.seeds) for f in study.factors for w in best
-        ]
+        return confirm_records(self._store.study, self._store.records)
+
+
+class Explain(Rerun):
+    """Configurations around a winner on fresh seeds, and what an earlier command has begun of such runs.
+
+    Args:
+        ledger: runs that are there already are not repeated.
+        asked: the records of all runs that are asked for, in the order in which they are to start.
+    """
+
+    title = "explain"
+
+    def __init__(self, ledger: Ledger, asked: Sequence[Record] = ()) -> None:
+        self._asked = asked
+        super().__init__(ledger)
+
+    def _wanted(self) -> list[Record]:
+        return list({r.name: r for r in (*_begun(self._store), *self._asked)}.values())
+
+
+def _begun(store: Store) -> list[Record]:
+    return [r for r in store.records.values() if r.stage == "explain" and r.state == "running"]
 
 
 class Campaign:
@@ -177,11 +154,17 @@ class Campaign:
 
     Args:
         ledger: where everything is kept; a campaign opened again on it resumes where things stand.
+        explain: the records of runs that are to explain a winner.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, explain: Sequence[Record] = ()) -> None:
         self._ledger = ledger
-        self._later: list[type[Rerun]] = [Select, Confirm]
+        study = ledger.store.study
+        self._later: list[tuple[Callable[[Ledger], Rerun], int]] = [  # with how many runs each has at most
+            (Select, wanted_runs(study, "select")),
+            (Confirm, wanted_runs(study, "confirm")),
+            (partial(Explain, asked=explain), len({r.name for r in (*_begun(ledger.store), *explain)})),
+        ]
         self._stage: Stage = Search(ledger)
         self._go_on()
 
@@ -192,8 +175,7 @@ class Campaign:
 
     def remaining(self) -> int:
         """Return how many trials may still be handed out, at most: as if every arm were to have a winner."""
-        study = self._ledger.store.study
-        return self._stage.remaining() + sum(wanted_runs(study, stage.title) for stage in self._later)
+        return self._stage.remaining() + sum(count for _, count in self._later)
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next trial; None also while the last trials of a stage decide what the next one runs."""
@@ -214,7 +196,8 @@ class Campaign:
     def _go_on(self) -> None:
         """Enter the next stage as often as the present one has ended."""
         while self._later and self._stage.ended():
-            self._stage = self._later.pop(0)(self._ledger)
+            stage, _ = self._later.pop(0)
+            self._stage = stage(self._ledger)
             if self._stage.remaining():
                 self._announce()
 
@@ -223,7 +206,8 @@ class Campaign:
         if title == "confirm":
             best = [w.record.name for w in winners(store.study, store.records).values()]
             panel.say(f"confirm: {', '.join(best)} x {_times(store.study)}")
-        panel.begin(title, self._stage.remaining())
+        ended = sum(r.state != "running" for r in counting(store.study, store.records, title))
+        panel.begin(title, ended + self._stage.remaining())
 
     def _tell_exhausted(self) -> None:
         """Name the arms that had fewer trials than asked for."""

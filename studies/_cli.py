@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,8 @@ from ._asked import checked_study, definitions, study_folder
 from ._environment import prepare_environment
 from ._faults import StudyStopped, is_storage_error, uncoloured
 from ._files import require_kinds, require_readable, stored_study, study_lock
-from ._job import ERROR_LOG
 from ._options import Options, default_uri
+from ._printed import print_json, print_results, printing, tell_failures
 from ._provenance import command_line
 from ._shown import guarded_streams, reads_back, silence
 from ._terminal import Terminal, say
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     prepare_environment()
     console = Terminal(stderr=True)
     try:
-        if args.command in ("run", "extend", "resolve", "status", "ui"):
+        if args.command in ("run", "extend", "resolve", "explain", "status", "ui"):
             args.tracking_uri = heed_environment(args.tracking_uri)
         code: int = _COMMANDS[args.command](args, console)
         sys.stdout.flush()  # here, where what it raises can be told
@@ -105,6 +104,21 @@ def _resolve(args: argparse.Namespace, console: Console) -> int:
     return _run_study(study, _options(args), args, console, lambda *a: resolve(a[0], a[1], a[2], budget, run_study))
 
 
+def _explain(args: argparse.Namespace, console: Console) -> int:
+    from ._explain_command import asked, explanation_values, print_explanation
+    from ._run import explain_study
+
+    folder = _open(args)
+    _require_results(folder, args.study)
+    study, request = asked(folder, args)
+    found = _carried(study, _options(args), lambda options: explain_study(study, options, console, request))
+    if isinstance(found, int):
+        return found
+    values = explanation_values(found)
+    printing(lambda: print_json(values, indent=1) if args.json else print_explanation(found, folder))
+    return 3 if tell_failures(folder) else 0
+
+
 def _options(args: argparse.Namespace) -> Options:
     return Options(
         storage=args.storage.absolute(),
@@ -121,8 +135,25 @@ def _run_study(
 ) -> int:
     from ._run import run_study
 
+    results = _carried(study, options, lambda options: (run or run_study)(study, options, console))
+    if isinstance(results, int):
+        return results
+    folder = options.study_folder(study.name)
+
+    def show() -> None:
+        print_results(results, args.json)
+        if not args.json:
+            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
+
+    printing(show)
+    crashed = tell_failures(folder)
+    return 3 if crashed or not results.arms else 0
+
+
+def _carried(study: Any, options: Options, run: Callable[[Options], Any]) -> Any:
+    """Return what a study's run has found; where it breaks off, say how to go on, and return the exit code."""
     try:
-        results = (run or run_study)(study, options, console)
+        return run(options)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
         saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
         print(f"interrupted; {saved}. To go on: {command_line()}", file=sys.stderr)
@@ -136,47 +167,6 @@ def _run_study(
         print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
         print(f"hylorada: the study broke off; state saved. To go on: {command_line()}", file=sys.stderr)
         return 3
-    folder = options.study_folder(study.name)
-    try:
-        _print_results(results, args.json)
-        if not args.json:
-            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
-        sys.stdout.flush()
-    except BrokenPipeError:  # what has failed is told all the same
-        silence(sys.stdout)
-    crashed = _tell_failures(folder)
-    return 3 if crashed or not results.arms else 0
-
-
-def _tell_failures(folder: Path) -> bool:
-    """Each distinct error once, with its count and a log; whether there is any."""
-    from ._results import failures, load_records
-
-    records = load_records(folder)
-    found = failures(records)
-    if found:
-        states = Counter(r.state for r in records.values())
-        print("hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())), file=sys.stderr)
-    for reason, names in found.items():
-        log = folder / "trials" / names[0] / ERROR_LOG
-        print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)
-    return bool(found)
-
-
-def _print_json(values: Any, **options: Any) -> None:
-    """Print JSON of ASCII alone, without the one control character that ``json`` leaves raw."""
-    print(json.dumps(values, **options).replace("\x7f", "\\u007f"))
-
-
-def _print_results(results: Any, as_json: bool) -> None:
-    from ._report import table, verdict_lines
-
-    if as_json:
-        _print_json(results.to_dict(), indent=1)
-        return
-    Terminal().print(table(results))
-    for line in (*verdict_lines(results), *(f"note: {note}" for note in results.notes)):
-        print(line)
 
 
 def _list(args: argparse.Namespace, _console: Console) -> int:
@@ -185,7 +175,7 @@ def _list(args: argparse.Namespace, _console: Console) -> int:
     require_kinds(files=(), folders=(args.storage, args.storage / "studies"))
     run = sorted(p.parent.name for p in (args.storage / "studies").glob("*/study.json"))
     if args.json:
-        _print_json({"definitions": known, "studies": run})
+        print_json({"definitions": known, "studies": run})
         return 0
     print("definitions:")
     for name, description in known.items():
@@ -201,7 +191,7 @@ def _show(args: argparse.Namespace, _console: Console) -> int:
 
     values = checked_study(args).to_dict()
     if args.json:
-        _print_json(values, indent=1)
+        print_json(values, indent=1)
         return 0
     text = to_yaml(values)
     print(text if reads_back(text, sys.stdout.encoding) else to_yaml(values, escaped=True), end="")
@@ -226,21 +216,23 @@ def _open_finished(args: argparse.Namespace) -> Path:
     from ._records import OPEN
 
     folder = _open(args)
-    if not (folder / "results.json").exists():
-        raise InputError(
-            f"study {args.study!r} has not finished; see `hylorada status {args.study}`, or run it to its end"
-        )
+    _require_results(folder, args.study)
     if (folder / OPEN).exists():
         going_on = "goes on, or was broken off since; this is what it had found before"
         print(f"hylorada: note: study {args.study!r} {going_on}", file=sys.stderr)
     return folder
 
 
+def _require_results(folder: Path, name: str) -> None:
+    if not (folder / "results.json").exists():
+        raise InputError(f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end")
+
+
 def _report(args: argparse.Namespace, _console: Console) -> int:
     from ._results import read_results
 
     folder = _open_finished(args)
-    _print_results(read_results(folder / "results.json"), args.json)
+    print_results(read_results(folder / "results.json"), args.json)
     if not args.json:
         print(f"report: {folder / 'report.html'}")
     return 0
@@ -248,11 +240,11 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
     from ._integrity import incomplete_runs
-    from ._records import OPEN, database_fault, planned_trials
+    from ._progress import going_on, stage_lines
+    from ._records import OPEN, database_fault
     from ._report import trial_table
     from ._results import load_records
     from ._study import Study
-    from ._winners import counting, wanted_runs
 
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -267,18 +259,15 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         _close_abandoned(args, folder)
     if args.json:
         fields = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
-        _print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
+        print_json([{f: getattr(r, f) for f in fields} for r in records.values()], indent=1)
         return 0
     Terminal().print(trial_table(records, study))
-    planned = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
-    for stage in ("search", "select", "confirm"):
-        wanted = planned if stage == "search" else wanted_runs(study, stage)
-        ended = sum(r.state != "running" for r in counting(study, records, stage))
-        if wanted:
-            print(f"{stage}: {ended} of {wanted} ended")
+    for line in stage_lines(study, records):
+        print(line)
     if unfinished and not busy:
+        command = going_on(args.study, records)
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
-        print(f"no process is at work on it. To go on: {shlex.join(['hylorada', 'run', args.study, *where])}")
+        print(f"no process is at work on it. To go on: {shlex.join([*command, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0
@@ -314,7 +303,7 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in values.items()}
-        _print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
+        print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
     else:
         what = f"{request.model} with {request.adapter}" if request.adapter else request.model
         print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
@@ -330,7 +319,7 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
 
     found = export_winner(_open_finished(args), args.output, arm=args.arm, seed=args.seed)
     if args.json:
-        _print_json({**found, "output": str(args.output)}, indent=1)
+        print_json({**found, "output": str(args.output)}, indent=1)
     else:
         print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
     return 0
@@ -349,7 +338,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         raise InputError(f"json {args.json!r}: its folder does not exist")
     bench = run_bench(plan, lambda line: say(console, line))
     if args.json == "-":
-        _print_json(bench.to_dict())
+        print_json(bench.to_dict())
         return 0
     if args.json is not None:
         Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))
@@ -367,6 +356,7 @@ _COMMANDS = {
     "run": _run,
     "extend": _extend,
     "resolve": _resolve,
+    "explain": _explain,
     "list": _list,
     "show": _show,
     "report": _report,

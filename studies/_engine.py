@@ -36,9 +36,9 @@ from hylorada._devices import own_threads
 from hylorada._seals import digest
 
 from ._files import patiently, write_atomically
-from ._job import CHECKPOINT, OWNER, Job, Report
+from ._job import CHECKPOINT, OWNER, Job, Report, block_file
 
-BLOCK_NLL = "test_block_nll.npy"
+BLOCK_NLL = block_file("test")
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
 _BESIDE = 8  # threads that make and save seats
@@ -62,7 +62,7 @@ class Engine:
         model: name of the base.
         dtype: of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
-        blocks: the splits ``train``, ``validation`` and ``test``.
+        blocks: the splits ``train`` and ``validation``, and those that jobs read at their end.
     """
 
     def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
@@ -205,9 +205,7 @@ class Engine:
             return {}
         began = time.perf_counter()
         evaluations = self._lanes.evaluate([o.seat.adapter for o in due.values()], self.blocks["validation"])
-        last = {n: o for n, o in due.items() if o.job.test and o.seat.step == o.job.report_steps[-1]}
-        tests = self._lanes.evaluate([o.seat.adapter for o in last.values()], self.blocks["test"]) if last else []
-        by_name = dict(zip(last, tests, strict=True))
+        by_name = self._evaluate_last({n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]})
         self._charge(due.values(), began)
 
         def save(name: str, evaluation: Evaluation) -> Report | Exception:
@@ -219,7 +217,16 @@ class Engine:
         # at once, for each waits for its disk
         return dict(zip(due, self._beside.map(save, due, evaluations), strict=True))
 
-    def _save(self, occupant: Occupant, evaluation: Evaluation, test: Evaluation | None) -> Report:
+    def _evaluate_last(self, ending: Mapping[str, Occupant]) -> dict[str, Evaluation]:
+        """Evaluate the trials that end here on the split that each asks for, those of one split together."""
+        found: dict[str, Evaluation] = {}
+        for split in dict.fromkeys(o.job.last_split for o in ending.values() if o.job.last_split):
+            members = {n: o.seat.adapter for n, o in ending.items() if o.job.last_split == split}
+            evaluations = self._lanes.evaluate(list(members.values()), self.blocks[split])
+            found |= zip(members, evaluations, strict=True)
+        return found
+
+    def _save(self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None) -> Report:
         seat, job = occupant.seat, occupant.job
         if not np.isfinite(evaluation.nll):
             return self._diverged(occupant, Diverged("validation loss", seat.step))
@@ -228,12 +235,13 @@ class Engine:
         folder = Path(job.folder)
         patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
         block_nll, digests = None, {}
-        if test is not None:
-            metrics |= {f"test/{k}": v for k, v in test.metrics().items()}
-            block_nll = str(folder / BLOCK_NLL)
-            content = _array_file(test.block_bins)
-            digests[BLOCK_NLL] = digest(content)
-            write_atomically(folder / BLOCK_NLL, content)
+        if last is not None:
+            metrics |= {f"{job.last_split}/{k}": v for k, v in last.metrics().items()}
+            path = folder / block_file(job.last_split)
+            block_nll = str(path)
+            content = _array_file(last.block_bins)
+            digests[path.name] = digest(content)
+            write_atomically(path, content)
         report = Report(
             **_described(seat),
             step=seat.step,

@@ -79,21 +79,25 @@ def remedy_for(path: Path) -> str:
     """Return what the user can do about a study's file that is lost or damaged."""
     if path.name == "results.json":
         return f"delete it: `{_command(path.parent)}` computes it again from the trials"
+    if path.name == "explain.json":
+        return f"delete it: `{_command(path.parent, 'explain')}` computes it again from its runs"
+    if path.parent.parent.name == "trials" and "-explain-" in path.parent.name:
+        return train_again(path, "explain")
     if path.parent.parent.name == "trials" and "-confirm-" in path.parent.name:
         return train_again(path)
     return "restore it from a backup"
 
 
-def train_again(path: Path) -> str:
+def train_again(path: Path, command: str = "run") -> str:
     """Return the remedy for a file of a run that the study can repeat with the same result."""
     return (
-        f"restore it from a backup, or delete the folder {path.parent}: `{_command(path.parents[2])}` "
+        f"restore it from a backup, or delete the folder {path.parent}: `{_command(path.parents[2], command)}` "
         "trains that run again"
     )
 
 
-def _command(folder: Path) -> str:
-    return shlex.join(["hylorada", "run", folder.name])
+def _command(folder: Path, command: str = "run") -> str:
+    return shlex.join(["hylorada", command, folder.name])
 
 
 @contextmanager

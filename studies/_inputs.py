@@ -19,6 +19,8 @@ from ._study import Study
 from ._text_notes import count_tokens, text_facts, text_notes
 from ._tracking_checks import check_server, check_tracking, unwritable
 
+EXPLAIN = "explain"  # validation blocks, those that the search has not seen where there are enough of them
+_FEWEST_UNSEEN = 20  # blocks; of fewer no correlation can be measured
 _MOST_SEATS = 1024
 _LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
 
@@ -28,11 +30,12 @@ class Material:
     """The checked inputs of a study: tokenised text and what identifies text and base.
 
     Attributes:
-        blocks: of each split.
+        blocks: of each split; ``explain`` holds validation blocks for :mod:`studies._explain`.
         provenance: what identifies text and base, and more that results depend on.
         separator: that stands between documents.
         text_notes: what was read, for the user.
         test_documents: the document in which each test block begins; None where the text has none.
+        unseen: whether no trial of the search is evaluated on the blocks of ``explain``.
     """
 
     blocks: Mapping[str, Any]
@@ -40,6 +43,7 @@ class Material:
     separator: str = "eos"
     text_notes: Sequence[str] = ()
     test_documents: Any = None
+    unseen: bool = False
 
     def settled(self, study: Study) -> Study:
         """Return the study with the separator that "auto" stands for, so that it resumes with the same."""
@@ -86,6 +90,7 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         text.separator,
         text_notes(text, tokenizer, whole, asked),
         _test_documents(study, whole["test"], tokenizer.eos_token_id),
+        unseen=_unseen(study, whole["validation"]) is not None,
     )
 
 
@@ -190,7 +195,15 @@ def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
         limit = limits.get(split)
         take = found.spread if split == "test" and study.spread_test else found.head
         taken[split] = take(min(limit, found.num_blocks) if limit else None)
+    held = _unseen(study, blocks["validation"]) or blocks["validation"]
+    taken[EXPLAIN] = held.spread(min(study.test_blocks or held.num_blocks, held.num_blocks))
     return taken
+
+
+def _unseen(study: Study, validation: Any) -> Any:
+    """Return the validation blocks on which no trial of the search is evaluated; None where they are too few."""
+    rest = validation.after(study.eval_blocks) if study.eval_blocks else None
+    return rest if rest is not None and rest.num_blocks >= _FEWEST_UNSEEN else None
 
 
 def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:
@@ -215,8 +228,8 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         "data_fingerprint": text.fingerprint,
         "data_revision": text.revision,
         "block_size": study.block_size,
-        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items()},
-        **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items()},
+        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items() if s != EXPLAIN},
+        **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items() if s != EXPLAIN},
         "dtype": study.dtype,
         "seed": study.seed,
         "study_fingerprint": study.fingerprint(),

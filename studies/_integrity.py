@@ -16,7 +16,7 @@ from hylorada._seals import SEAL, digest
 
 from ._common import rerun_seeds, search_seeds
 from ._files import damaged, read_lines
-from ._job import CHECKPOINT, OWNER, Report
+from ._job import CHECKPOINT, LAST_SPLIT, OWNER, Report
 
 if TYPE_CHECKING:
     from ._records import Record
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
 _CLOSE = 1e-9  # of two sums over the same numbers
-_TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm)-\d{2,})?")
+_TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?")
 
 
 def seal_line(line: str, chain: str) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def losses_of(content: bytes, record: "Record") -> Any:
         raise ValueError(str(error)) from error
     if found.shape[1:] not in ((), (NUM_BINS,)) or found.dtype.kind != "f" or not found.size:
         raise ValueError("no list of losses")
-    expected = record.reports[-1].metrics.get("test/nll")
+    expected = record.reports[-1].metrics.get(f"{LAST_SPLIT.get(record.stage, 'test')}/nll")
     tokens = len(found) * (int(record.adapter["max_positions"]) - 1)
     mean = float(found.sum()) / tokens
     if expected is None or not abs(mean - expected) <= _CLOSE * abs(expected):
@@ -112,7 +112,8 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         if winner is None:
             lost = folder / "trials" / record.winner / "trial.json"
             raise InputError(f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup")
-        same = ("arm", "params", "adapter", "training") if record.block is None else ("arm", "search")
+        repeats = record.block is None and record.stage != "explain"
+        same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
         for field in same:
             if getattr(record, field) != getattr(winner, field):
                 raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")

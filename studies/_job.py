@@ -14,6 +14,12 @@ from ._typed import typed
 CHECKPOINT = "checkpoint.safetensors"
 OWNER = "job"  # a checkpoint's field for the digest of the job that wrote it
 ERROR_LOG = "error.txt"  # what it raised
+LAST_SPLIT = {"confirm": "test", "explain": "explain"}  # what the runs of a stage read at their end, by block
+
+
+def block_file(split: str) -> str:
+    """Return the name of the file in a trial's folder that holds its losses on each block of a split."""
+    return f"{split}_block_nll.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +34,7 @@ class Job:
         data_seed: of the order of blocks.
         report_steps: optimizer steps after which it is evaluated on validation; the last ends it.
         folder: for its checkpoint, seen by host and driver.
-        test: whether to read the test split at the end (confirm stage only).
+        last_split: the split to read at the end, with a loss for each block; empty for none.
     """
 
     name: str
@@ -38,7 +44,7 @@ class Job:
     data_seed: int
     report_steps: tuple[int, ...]
     folder: str
-    test: bool = False
+    last_split: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,7 +79,7 @@ class Report:
         time: epoch milliseconds at which the driver kept it; 0 in folders of earlier versions.
         pruned: whether ASHA ended the trial here; set by the driver before the report is kept.
         diverged: why the trial can't go on, e.g. ``non-finite training loss at step 2``.
-        block_nll: file with the test split's per-block losses, once ``test`` was asked for.
+        block_nll: file with the losses on each block of ``last_split``, if the job names one.
         digests: checksum of every file that belongs to the report, by file name.
     """
 

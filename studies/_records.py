@@ -20,7 +20,7 @@ from ._study import Study
 from ._typed import typed
 
 OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
-Stage = Literal["search", "select", "confirm"]
+Stage = Literal["search", "select", "confirm", "explain"]
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _ENDED = (
     "SELECT study_name, number FROM trials JOIN studies USING (study_id) WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
@@ -34,8 +34,8 @@ class Record:
     Attributes:
         name: unique in the study.
         arm: its arm.
-        stage: ``search``, ``select`` or ``confirm``.
-        number: of the trial within its arm and search, or of the seed (select, confirm).
+        stage: ``search``, ``select``, ``confirm`` or ``explain``.
+        number: of the trial within its arm and search, or of the seed (all other stages).
         params: what Optuna proposed.
         adapter: the full adapter configuration.
         training: the full training configuration.
@@ -43,7 +43,8 @@ class Record:
         data_seed: of the order of blocks.
         state: how it stands; only ``complete`` can be best.
         reason: why it is diverged or failed.
-        winner: of a select or confirm run, the search trial whose configuration it repeats.
+        winner: of a select or confirm run, the search trial whose configuration it repeats; of an explain run, the
+            one that it is compared with.
         search: which of the study's independent searches it belongs to.
         block: the matched block whose common values it has; None in a study that is not matched.
         factor: of a confirm run, what its block's learning rate is multiplied by.
@@ -190,7 +191,7 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
 
 
 def read_block_bins(folder: Path, record: Record) -> Any:
-    """Return the test split's NLL sums of a complete confirm run: [N, 10] by block and tenth of the positions.
+    """Return a complete run's NLL sums on the split that its stage reads last: [N, 10] by block and tenth of a block.
 
     Folders of earlier versions hold [N], without tenths.
 
@@ -207,7 +208,7 @@ def read_block_bins(folder: Path, record: Record) -> Any:
 
 
 def read_block_nll(folder: Path, record: Record) -> Any:
-    """Return the test split's NLL sum of each block, of a complete confirm run."""
+    """Return a complete run's NLL sum on each block of the split that its stage reads last."""
     found = read_block_bins(folder, record)
     return found if found.ndim == 1 else found.sum(axis=1)
 
@@ -238,7 +239,8 @@ def read_id(folder: Path) -> str | None:
 
 def check_kinds(folder: Path) -> None:
     """Raise for a folder in the place of one of the study's files, or the other way round."""
-    names = ("study.json", "results.json", "report.html", "inputs.json", "base.json", "optuna.db", "id", "lock", OPEN)
+    written = ("study.json", "results.json", "report.html", "inputs.json", "base.json", "explain.json")
+    names = (*written, "optuna.db", "id", "lock", OPEN)
     require_readable(folder, folder / "trials")
     require_kinds(files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"])
 

@@ -11,6 +11,9 @@ import numpy as np
 
 from . import _plots
 from ._drawing import THEME
+from ._explain_plot import explained
+from ._explain_sheets import neighbours_sheet, path_sheet, sentences
+from ._explained import Explanation, read_explanations
 from ._files import write_atomically
 from ._records import Record, records_of
 from ._results import Results
@@ -74,6 +77,7 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         *_positions(results),
         *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
         *_reasons(records, study, path.parent, colors),
+        *(_explained(e, records, study, colors[e.arm]) for e in read_explanations(path.parent)),
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
         _section("Winning configurations", _html(winning_sheet(study, records))),
         _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
@@ -176,6 +180,20 @@ def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: st
     paths = _plots.boundary_paths(runs, study.block_size, color)
     over = "Sorted boundaries over the steps of each run."
     return _section(f"Boundaries of {arm}", _figure(shifts, caption), _figure(paths, over))
+
+
+def _explained(e: Explanation, records: Mapping[str, Record], study: Study, color: str) -> str:
+    """Which parameters make the winner what it is, where ``hylorada explain`` has measured it."""
+    place = f" in search {e.search}" if study.searches > 1 else ""
+    now = winners(study, records).get((e.search, e.arm))
+    overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
+    old = "The search has found another winner since: run `hylorada explain` again. " if overtaken else ""
+    drawn = (
+        f"Shaded: under {e.margin:g} %; coloured: surely more than nothing, and perhaps more than that; dots: seeds."
+    )
+    figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
+    title = f"Why the winner of {e.arm}{place} differs from the defaults"
+    return _section(title, figure, _html(path_sheet(e)), _html(neighbours_sheet(e)))
 
 
 def _moved(runs: Sequence[Record]) -> str:

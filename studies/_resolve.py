@@ -111,7 +111,7 @@ def _seconds_a_search(folder: Path, study: Study) -> float:
     from ._records import read_records
 
     records = read_records(folder).values()
-    spent = sum(r.reports[-1].seconds for r in records if r.reports)
+    spent = sum(r.reports[-1].seconds for r in records if r.reports and r.stage != "explain")
     return spent / max(1, study.searches)
 
 

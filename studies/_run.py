@@ -3,9 +3,10 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
@@ -23,7 +24,12 @@ from ._study import Study
 from ._terminal import say
 
 if TYPE_CHECKING:
+    from ._explain import Request
+    from ._explained import Explanation
     from ._results import Results
+    from ._stages import Opened
+
+Found = TypeVar("Found")
 
 
 def run_study(study: Study, options: Options, console: Console) -> "Results":
@@ -45,8 +51,44 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
         StudyStopped: storage, processes or machines don't let it go on; the state is saved.
         KeyboardInterrupt: the same, on the user's wish.
     """
+
+    def work(opened: "Opened") -> "Results":
+        from ._stages import find_results
+
+        return find_results(opened)
+
+    return _run(study, options, console, work)
+
+
+def explain_study(study: Study, options: Options, console: Console, request: "Request") -> "Explanation":
+    """Train what explains a winner of a finished study; a command that was broken off goes on where it was.
+
+    Args:
+        study: as it was run.
+        options: where to run.
+        console: for the live panel and a few lines.
+        request: which winner to explain.
+
+    Returns:
+        The explanation, which also lies in the study folder as ``explain.json`` and in ``report.html``.
+
+    Raises:
+        InputError: bad input, before anything is trained.
+        StudyStopped: storage, processes or machines don't let it go on; the state is saved.
+        KeyboardInterrupt: the same, on the user's wish.
+    """
+
+    def work(opened: "Opened") -> "Explanation":
+        from ._explain import find_explanation
+
+        return find_explanation(opened, request)
+
+    return _run(study, options, console, work)
+
+
+def _run(study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]") -> Found:
     try:
-        return _run_whole(study, options, console)
+        return _run_whole(study, options, console, work)
     except (InputError, StudyStopped):
         raise
     except Exception as error:
@@ -55,7 +97,7 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
         raise
 
 
-def _run_whole(study: Study, options: Options, console: Console) -> "Results":
+def _run_whole(study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]") -> Found:
     with ExitStack() as stack:
         stack.enter_context(study_environment())
         options = _on_their_ray(options)
@@ -86,7 +128,7 @@ def _run_whole(study: Study, options: Options, console: Console) -> "Results":
         store.bind_inputs(material.inputs())
         if results_so_far(store) is None:
             devices.wait()  # then its host loads the base while MLflow makes its tables
-        return carry_out(devices, store, options, console)
+        return carry_out(devices, store, options, console, work)
 
 
 def _on_their_ray(options: Options) -> Options:

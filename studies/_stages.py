@@ -1,10 +1,11 @@
-"""A study between its inputs and its results: search, confirm, and what is told of them."""
+"""A study between its inputs and its results: its stages, and what is told of them."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 from rich.console import Console
@@ -12,13 +13,14 @@ from rich.console import Console
 from hylorada import InputError
 
 from ._devices import Devices
+from ._explained import EXPLAIN_FILE
 from ._faults import StudyStopped
 from ._files import read_json, write_atomically, write_json
 from ._job import Job
 from ._options import Options
 from ._panel import Panel
 from ._paths import database_path
-from ._records import OPEN
+from ._records import OPEN, Record
 from ._report import write_html
 from ._results import Results, gather, read_results, write_results
 from ._signals import on_end, restore
@@ -28,6 +30,26 @@ from ._terminal import say
 from ._tracking import Tracker
 
 _BASE = "base"  # owner of the checksum of base.json
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A study that is open in this process.
+
+    Attributes:
+        devices: what it trains on.
+        store: its folder.
+        tracker: its MLflow runs.
+        console: for progress.
+        check: raises where the process has been asked to end.
+    """
+
+    devices: Devices
+    store: Store
+    tracker: Tracker
+    console: Console
+    check: Callable[[], None]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,8 +84,10 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
         pool.setLevel(level)
 
 
-def carry_out(devices: Devices, store: Store, options: Options, console: Console) -> Results:
-    """Run with the parent and all children closed truthfully at the end, whatever it is."""
+def carry_out(
+    devices: Devices, store: Store, options: Options, console: Console, work: Callable[[Opened], Found]
+) -> Found:
+    """Do the work with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
     write_atomically(store.folder / OPEN, "")
     with _one_at_a_time(options):
@@ -72,7 +96,7 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
-            results = _run(devices, store, tracker, console, check)
+            found = work(Opened(devices, store, tracker, console, check))
     except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit where a cluster is joined
         _break_off(devices, store, tracker, "KILLED")
         raise Interrupted from error
@@ -80,7 +104,7 @@ def carry_out(devices: Devices, store: Store, options: Options, console: Console
         _break_off(devices, store, tracker, "FAILED")
         raise
     (store.folder / OPEN).unlink(missing_ok=True)
-    return results
+    return found
 
 
 def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
@@ -103,15 +127,36 @@ def _parent_params(study: Study) -> dict[str, Any]:
     return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
 
 
-def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, check: Callable[[], None]) -> Results:
-    from ._campaign import Campaign, find_winners  # imports Ray, which reads the environment
+def find_results(opened: Opened) -> Results:
+    """Run all stages and write the study's results."""
+    from ._campaign import find_winners  # imports Ray, which reads the environment
+
+    devices, store = opened.devices, opened.store
+    base = run_stages(opened)
+    missing, documents = list(find_winners(store).missing), devices.material.test_documents
+    results = gather(store, base, devices.provenance, missing, results_so_far(store), documents)
+    publish(results, store, opened.tracker)
+    return results
+
+
+def run_stages(opened: Opened, explain: Sequence[Record] = ()) -> Mapping[str, Any]:
+    """Train all that the study still lacks.
+
+    Args:
+        opened: the study.
+        explain: the records of runs that are to explain a winner.
+
+    Returns:
+        The base's own test figures.
+    """
+    from ._campaign import Campaign
     from ._ledger import Ledger
 
-    study = store.study
+    devices, store, study = opened.devices, opened.store, opened.store.study
     with ExitStack() as stack:
-        panel = stack.enter_context(Panel(store, console))
-        ledger = Ledger(store, tracker, panel)
-        campaign = Campaign(ledger)
+        panel = stack.enter_context(Panel(store, opened.console))
+        ledger = Ledger(store, opened.tracker, panel)
+        campaign = Campaign(ledger, explain)
         if campaign.searches:
             times = f"{study.searches} searches of " if study.searches > 1 else ""
             panel.say(
@@ -120,16 +165,11 @@ def _run(devices: Devices, store: Store, tracker: Tracker, console: Console, che
             devices.cluster.probe([_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)])
             panel.begin("search", sum(store.planned(a, s) for s in range(study.searches) for a in study.arms))
         while count := campaign.remaining():
-            devices.cluster.run(campaign, check)
-            campaign = Campaign(ledger)  # Tune may end with trials that it could not start again
+            devices.cluster.run(campaign, opened.check)
+            campaign = Campaign(ledger, explain)  # Tune may end with trials that it could not start again
             if campaign.remaining() >= count:
                 raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
-        found = find_winners(store)
-        base = _base(store, devices)
-    documents = devices.material.test_documents
-    results = gather(store, base, devices.provenance, list(found.missing), results_so_far(store), documents)
-    _write(results, store, tracker)
-    return results
+        return _base(store, devices)
 
 
 def results_so_far(store: Store) -> Results | None:
@@ -168,14 +208,15 @@ def _base(store: Store, devices: Devices) -> Mapping[str, Any]:
     return measured
 
 
-def _write(results: Results, store: Store, tracker: Tracker) -> None:
+def publish(results: Results, store: Store, tracker: Tracker) -> None:
+    """Write results and report, and give MLflow what belongs to the whole study."""
     write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
         for end, value in (("percent", c.change), ("low", c.low), ("high", c.high), ("p_holm", c.p_holm)):
             figures[f"test/change_{c.arm}_vs_{c.reference}_{end}"] = value
-    files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json")}
+    files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json", EXPLAIN_FILE)}
     records = list(store.records.values())
     for record in records:
         if record.stage == "confirm":

@@ -19,9 +19,10 @@ from ._changes import changes, fewer
 from ._common import common_values, search_seeds
 from ._database import OPTUNA_STATES, check_pages, connect, differing, disconnect, expected, fault_of, rebuild
 from ._database import fault as fault_before
+from ._explained import read_explanations
 from ._files import STUDY, append_line, damaged, read_json, stored_study, study_lock, write_atomically, write_json
 from ._integrity import check_seeds, incomplete_runs, seal_line
-from ._job import CHECKPOINT, ERROR_LOG, Job, Report
+from ._job import CHECKPOINT, ERROR_LOG, LAST_SPLIT, Job, Report
 from ._records import (
     Record,
     State,
@@ -177,7 +178,7 @@ class Store:
             data_seed=record.data_seed,
             report_steps=self.study.report_steps(),
             folder=str(self.trial_folder(record.name)),
-            test=record.stage == "confirm",
+            last_split=LAST_SPLIT.get(record.stage, ""),
         )
 
     def bind_inputs(self, inputs: Mapping[str, str]) -> None:
@@ -224,6 +225,7 @@ class Store:
         """See that what is used only at the end can be read, and that the files agree with each other."""
         if (path := self.folder / "inputs.json").exists():
             read_json(path, Mapping[str, str], _INPUTS)
+        read_explanations(self.folder)
         check_seeds(self.folder, self.study, self.records)
         for record in self.records.values():
             if record.state == "complete" and record.reports[-1].block_nll:

@@ -110,7 +110,7 @@ class Study:
 
     def start(self, arm: str) -> dict[str, Any]:
         """The shared defaults as the arm's first point, as Optuna takes it."""
-        return self.labels(arm, self._fields(arm))
+        return self.labels(arm, self.fields(arm))
 
     def labels(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values of an arm's space as Optuna takes them for a trial that is to have them."""
@@ -136,18 +136,19 @@ class Study:
 
     def point(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a whole point of an arm's space: these values, and the defaults where they are silent."""
-        return dict(self.space(arm).first({**self._fields(arm), **values}))
+        return dict(self.space(arm).first({**self.fields(arm), **values}))
 
     def firsts(self, arm: str) -> list[dict[str, Any]]:
         """The same as whole points within the arm's space, one for every structure of adapter that it can propose."""
         space, points = self.space(arm), []
         for values in space.combinations(_STRUCTURE):
-            point = space.first({**self._fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}})
+            point = space.first({**self.fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}})
             if point not in points:
                 points.append(point)
         return points
 
-    def _fields(self, arm: str) -> dict[str, Any]:
+    def fields(self, arm: str) -> dict[str, Any]:
+        """Return the values that hold for an arm before anything is searched: library, study, then its own."""
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return {**fields, **self.defaults, **self.arms[arm].config}
 

@@ -69,13 +69,13 @@ def _scope(study: Study, c: Comparison) -> str:
     seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} paired seeds"
     text = _SCOPE[c.scope].format(searches=c.searches, seeds=seeds)
     if study.blocks:
-        return f"{text} Within each pair, both arms train at the same {_listed(list(study.common.parameters))}."
+        return f"{text} Within each pair, both arms train at the same {listed(list(study.common.parameters))}."
     apart = _searched_apart(study)
     if not apart:
         return text
     luck = "these intervals, which are wider than a matched study's" if c.scope == "method" else "none of its intervals"
     return (
-        f"{text} Each arm searched {_listed(apart)} by itself (matched: false), so the luck of its search is in the "
+        f"{text} Each arm searched {listed(apart)} by itself (matched: false), so the luck of its search is in the "
         f"difference and in {luck}."
     )
 
@@ -125,7 +125,8 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return names as a sentence lists them: "a, b and c"."""
     return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
 
 

@@ -99,6 +99,13 @@ def test_block_belongs_to_the_document_it_begins_in() -> None:
     assert blocks.places(2, spread=False).tolist() == [0, 1]
 
 
+def test_after_takes_the_blocks_that_head_leaves_out() -> None:
+    blocks = build_blocks(["abcdefgh"], TOKENIZER, 2, split="train")
+    assert blocks.after(3).input_ids.tolist() == blocks.input_ids[3:].tolist()
+    assert blocks.after(3).fingerprint == build_blocks(["gh"], TOKENIZER, 2, split="train").fingerprint
+    assert blocks.after(4).num_blocks == blocks.after(9).num_blocks == 0
+
+
 def test_less_than_a_block_is_refused() -> None:
     message = "split 'validation': 700 tokens, block_size 1024 -> 0 blocks; lower block_size or add text"
     with pytest.raises(InputError, match=message):

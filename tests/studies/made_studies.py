@@ -9,12 +9,13 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from hylorada._seals import digest
-from studies._campaign import find_winners, rerun_record
+from studies._campaign import find_winners
 from studies._engine import BLOCK_NLL
 from studies._files import write_json
 from studies._job import CHECKPOINT, OWNER, Report
 from studies._records import OPEN, Record
 from studies._report import write_html
+from studies._reruns import rerun_record
 from studies._results import gather, write_results
 from studies._store import Store
 from studies._study import Study

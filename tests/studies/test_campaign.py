@@ -179,7 +179,7 @@ def test_confirm_trains_the_winner_to_full_length_on_the_test_split(folder: Fold
     winner = find_winners(ledger.store).winners[0, "baseline"].record
     confirm = Confirm(ledger)
     job, seen = confirm.next_job() or pytest.fail("no job")
-    assert (job.test, seen, job.report_steps) == (True, 0, (2, 4, 6, 8))
+    assert (job.last_split, seen, job.report_steps) == ("test", 0, (2, 4, 6, 8))
     assert (job.adapter, job.training) == (winner.adapter, winner.training)
     # as bad as it may be, it isn't stopped
     assert not any(confirm.on_report(job.name, report(step, 99.0)) for step in job.report_steps)

@@ -150,7 +150,7 @@ def test_selection_seeds_decide_and_are_never_confirm_seeds(folder: Folder) -> N
     train(Confirm(ledger))
     stages = {stage: {r.seed for r in ledger.store.of(stage, "fixed")} for stage in ("search", "select", "confirm")}
     assert not stages["select"] & stages["confirm"]
-    assert not any(job.test for job in (ledger.store.job(r) for r in ledger.store.of("select", "fixed")))
+    assert not any(job.last_split for job in (ledger.store.job(r) for r in ledger.store.of("select", "fixed")))
 
 
 def test_diverged_finalist_does_not_win(folder: Folder) -> None:
