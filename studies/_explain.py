@@ -124,10 +124,7 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
     plan = make_plan(study, store.records, request)
     asked = plan_records(study, plan)
     if any(r.name not in store.records for r in asked):
-        name = plan.winner.record.name
-        path_text, beside = _counted(plan.path, "step"), _counted(plan.neighbours, "neighbour")
-        runs = f"{_counted(plan.points(), 'configuration')} x {plan.seeds} fresh paired seeds"
-        say(opened.console, f"explain: {name} from the defaults ({path_text}) and {beside} of it; {runs}")
+        say(opened.console, f"explain: {_told(plan)}")
     run_stages(opened, asked)
     found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
     found = replace(found, provenance=opened.devices.provenance)
@@ -137,6 +134,12 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
         raise InputError(f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again")
     publish(results, store, opened.tracker)
     return found
+
+
+def _told(plan: Plan) -> str:
+    steps, beside = _counted(plan.path, "step"), _counted(plan.neighbours, "neighbour")
+    runs = f"{_counted(plan.points(), 'configuration')} x {plan.seeds} fresh paired seeds"
+    return f"{plan.winner.record.name} from the defaults ({steps}) and {beside} of it; {runs}"
 
 
 def _counted(things: Sized, word: str) -> str:
