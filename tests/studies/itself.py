@@ -39,7 +39,9 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
     if not matched:
         arm = {**arm, "space": {**common, **arm["space"]}}
     short = {"trials": 2, "searches": SEARCHES * studies, "finalists": 1, "profile": [1.0], "seeds": 1}
-    steps = {"eval_every": 8, "grace_steps": 8, "defaults": {**values["defaults"], "max_steps": 24}}
+    # so low a learning rate seldom wins; if the defaults did, both arms would be the same to the last bit
+    defaults = {**values["defaults"], "max_steps": 24, "learning_rate": 5e-4}
+    steps = {"eval_every": 8, "grace_steps": 8, "defaults": defaults}
     asked = {"common": {"space": common if matched else {}}, "matched": matched, "seed": seed, "name": "twins"}
     arms = {"arms": {"one": arm, "other": arm}, "comparisons": [["other", "one"]], "subject": ""}
     return Study.from_dict({**values, **short, **steps, **asked, **arms})
