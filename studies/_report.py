@@ -232,7 +232,7 @@ def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
         f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials an arm of "
-        f"{study.max_steps} steps, {study.seeds} paired seeds in each"
+        f"{study.max_steps} steps, {study.seeds} paired seed{'s' * (study.seeds > 1)} in each"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
