@@ -44,9 +44,9 @@ def _set(*assignments: str) -> Study:
         (
             ["defaults.learning_rate=0.5"],
             "learning_rate 0.5",
-            "0.0005 .. 0.02 (log) of arms baseline, fixed, learnable",
+            "0.0005 .. 0.004 (log) of arms baseline, fixed, learnable",
         ),
-        (["defaults.learning_rate=0.0004"], "learning_rate 0.0004", "0.0005 .. 0.02 (log) of arms"),
+        (["defaults.learning_rate=0.0004"], "learning_rate 0.0004", "0.0005 .. 0.004 (log) of arms"),
         (["defaults.num_landmarks=3"], "num_landmarks 3", "4 | 8 | 16 of arms fixed, learnable"),
         (["defaults.temperature=1"], "temperature 1", "0.001 .. 0.1 (log) of arm learnable"),
         (
@@ -89,7 +89,7 @@ def test_start_of_whole_numbers(declared: dict[str, Any], inside: int, outside: 
     [
         [],
         ["defaults.learning_rate=0.0005"],
-        ["defaults.learning_rate=0.02"],
+        ["defaults.learning_rate=0.004"],
         ["arms.fixed.space.num_buckets=8", "arms.learnable.space.num_buckets=8", "defaults.num_buckets=32"],  # fixed so
         ["arms.fixed.space.num_buckets.choice=[4, 8]", "arms.learnable.space.num_buckets.choice=[4, 8]"],  # library's
     ],
