@@ -38,7 +38,7 @@ def test_docstrings_of(name: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(_MODULES) == 11
+    assert len(_MODULES) == 13
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")  # Trainer's default, where there is no GPU

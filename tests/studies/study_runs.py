@@ -24,6 +24,7 @@ SMALL = (
     "--seeds=2",
     "--set=finalists=1",
     "--set=profile=[1.0]",
+    "--set=common.space.learning_rate.high=0.02",  # so wide a range that ASHA stops some
     "--set=defaults.max_steps=8",
     "--set=eval_every=2",
     "--set=grace_steps=2",

@@ -349,7 +349,8 @@ def test_run_refuses_a_start_outside_the_searched_range(refused: Refused, tmp_pa
     (tmp_path / "study.yaml").write_text("defaults: {learning_rate: 0.5}\narms: {fixed: {config: {num_buckets: 8}}}")
     for arguments in (["--config=study.yaml"], ["--config=study.yaml", "--name=other"]):
         start, both = refused(*arguments)
-        assert start.startswith("defaults.learning_rate 0.5 is outside the searched range 0.0005 .. 0.004 (log) of arms")
+        outside = "is outside the searched range 0.0005 .. 0.004 (log) of arms"
+        assert start.startswith(f"defaults.learning_rate 0.5 {outside}")
         assert both.startswith("arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32)")
 
 
