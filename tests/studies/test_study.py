@@ -164,7 +164,7 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
     values["arms"] = {"fixed": {"config": {"num_buckets": 20, "lora_dropout": 7, "boundary_warmup": 0.2}}}
     assert _problems(values) == [
         "seed must be at least 0, got -1",
-        "ASHA's rungs [16, 32] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
+        "ASHA's rungs [10, 20] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
         "arms.fixed.config.lora_dropout must be at least 0 and at most 0.99, got 7",
         "arms.fixed: num_buckets 20 exceeds the block of 16 positions; use at most one bucket a position",
         "arms.fixed: boundary_warmup 0.2 needs boundary_init 'fixed', got 'log'",
@@ -212,7 +212,7 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
         ("seed=9223372036854775808", r"seed must be below 2\^63"),
         ("eval_blocks=1", "eval_blocks must be at least 2, got 1"),
         ("seeds=10001", "seeds must be at most 10000, got 10001"),
-        ("defaults.max_steps=1000000000", "makes 62500000 reports a trial, at most 100000; raise eval_every"),
+        ("defaults.max_steps=1000000000", "makes 100000000 reports a trial, at most 100000; raise eval_every"),
         ("comparisons=[[fixed, baseline], [fixed, baseline]]", r"comparisons: \['fixed', 'baseline'\] stands twice"),
         # its trials' folders, `学...-0001-confirm-00`, would have names of more than 255 bytes
         (f"arms={{{'学' * 80}: {{}}}}", "the name of an arm must have at most 200 bytes and no combining characters"),
@@ -281,7 +281,7 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
-    "eval_every": 8,
+    "eval_every": 5,
     "eval_blocks": 13,
     "test_blocks": 12,
     "grace_steps": 0,
