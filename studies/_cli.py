@@ -267,7 +267,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     if unfinished and not busy:
         command = going_on(args.study, records)
         where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
-        print(f"no process is at work on it. To go on: {shlex.join([*command, *where])}")
+        print(f"Not running. Resume with: {shlex.join([*command, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
     return 0

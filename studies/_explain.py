@@ -12,7 +12,7 @@ from ._ablation import Move, Point, neighbours, path
 from ._common import common_values, rerun_seeds
 from ._explained import Effect, Explanation, Losses, measure, step_between, write_explanation
 from ._records import Record, planned_trials, records_of
-from ._reruns import confirm_records, select_records
+from ._reruns import FEWEST_SEEDS, confirm_records, select_records
 from ._study import Study
 from ._terminal import say
 from ._winners import Winner, winners
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ._stages import Opened
     from ._store import Store
 
-FEWEST_SEEDS = 3  # by default: Student's t with two seeds widens every interval to 13 standard errors
 _MOST_SEEDS = 1000
 
 
@@ -138,7 +137,7 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
 
 def _told(plan: Plan) -> str:
     steps, beside = _counted(plan.path, "step"), _counted(plan.neighbours, "neighbour")
-    runs = f"{_counted(plan.points(), 'configuration')} x {plan.seeds} fresh paired seeds"
+    runs = f"{_counted(plan.points(), 'configuration')} x {_counted(range(plan.seeds), 'fresh paired seed')}"
     return f"{plan.winner.record.name} from the defaults ({steps}) and {beside} of it; {runs}"
 
 

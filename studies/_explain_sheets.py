@@ -107,8 +107,10 @@ def _neighbours(e: Explanation) -> str:
     worse = [x for x in found if x not in better]
     if not e.neighbours:
         return ""
-    none = "no neighbour is better" if not better else f"better: {_steps(better)}"
-    return f"One step away from it, {none}" + (f"; worse: {_steps(worse)}." if worse else ".")
+    none = f"no neighbour is surely better by more than {e.margin:g} %" if not better else f"better: {_steps(better)}"
+    unsure = [x for x in e.neighbours if x.change and x.change.outcome == "undecided"]
+    parts = [none, f"worse: {_steps(worse)}" if worse else "", f"undecided: {_steps(unsure)}" if unsure else ""]
+    return f"One step away from it, {'; '.join(p for p in parts if p)}."
 
 
 def _untold(e: Explanation) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ._records import Record, planned_trials
-from ._reruns import confirm_records, select_records
+from ._reruns import FEWEST_SEEDS, confirm_records, select_records
 from ._study import Study
 from ._winners import counting, wanted_runs
 
@@ -19,13 +19,16 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
             wanted["confirm"] = len(confirm_records(study, records))
     lines = [f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count]
     if begun := [r.state for r in records.values() if r.stage == "explain"]:
-        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} that have begun have ended")
+        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended")
     return lines
 
 
 def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
-    """Return the command that goes on with a study, or with the explanation of a winner of its."""
+    """Return the command that resumes a study, or the explanation of one of its winners."""
     begun = [r for r in records.values() if r.state == "running"]
     if not begun or any(r.stage != "explain" for r in begun):
         return ["hylorada", "run", name]
-    return ["hylorada", "explain", name, "--arm", begun[0].arm, "--search", str(begun[0].search)]
+    arm, search = begun[0].arm, begun[0].search
+    seeds = 1 + max(r.number for r in records.values() if (r.stage, r.arm, r.search) == ("explain", arm, search))
+    asked = ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []  # as many as there are runs of, at least
+    return ["hylorada", "explain", name, "--arm", arm, "--search", str(search), *asked]

@@ -52,7 +52,7 @@ class Watch:
 
     Args:
         gone: tells what has died; None while all is well.
-        give_up: is called once with the reason, if nobody has called :meth:`stop` in 10 seconds.
+        give_up: is called with the reason every second, if nobody has called :meth:`stop` in 10 seconds.
     """
 
     def __init__(self, gone: Callable[[], str | None], give_up: Callable[[str], None]) -> None:
@@ -101,6 +101,10 @@ def _end_at_once(reason: str) -> None:
     os._exit(3)
 
 
+def _let_be(_: str) -> None:
+    """Leave the calling program and its Ray alone."""
+
+
 def start_ray(address: str | None, workspace: Path) -> None:
     """Join a cluster, or start a private Ray with its files in ``workspace``; one that runs already is used.
 
@@ -141,7 +145,7 @@ def _attend() -> None:
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
     if threading.current_thread() is threading.main_thread():  # signals reach no other
-        _watch = Watch(_Deaths(), _end_at_once)
+        _watch = Watch(_Deaths(), _let_be if _theirs else _end_at_once)
 
 
 def _print_nothing(*_: Any, **__: Any) -> None:

@@ -8,6 +8,8 @@ from ._records import Record
 from ._study import Study
 from ._winners import Winner, finalists, winners
 
+FEWEST_SEEDS = 3  # of an explanation, by default: with two, Student's t makes every interval 13 standard errors wide
+
 
 def rerun_record(
     study: Study, winner: Winner, stage: Literal["select", "confirm"], number: int, factor: float = 1.0

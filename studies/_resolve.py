@@ -73,7 +73,7 @@ def resolve(
     _say(console, f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts")
     cost = None
     while True:
-        before, started = _searches_done(options.study_folder(study.name)), time.monotonic()
+        before, started = _searches_stored(options.study_folder(study.name)), time.monotonic()
         results = run(study, options, console)
         if study.searches > before > 0:
             cost = (time.monotonic() - started) / (study.searches - before)
@@ -102,7 +102,7 @@ def _check(budget: Budget) -> None:
         raise InputError(problems)
 
 
-def _searches_done(folder: Path) -> int:
+def _searches_stored(folder: Path) -> int:
     return int(stored_study(folder / "study.json")["searches"])
 
 

@@ -19,7 +19,7 @@ from ._study import Study
 from ._verdict import verdict
 from ._winners import winners
 
-_MUCH_STEADIER = 4  # times; by chance alone this happens in 1 study of 230 that has six runs at each rate
+_MUCH_STEADIER = 4  # times; by chance alone this happens to 1 comparison in 100 that has five runs at each rate
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _unsteady(losses: Losses) -> list[str]:
             there = run_spread(losses, pair, factor)
             if here is not None and there is not None and here > _MUCH_STEADIER * there > 0:
                 less = f"{here / there:.0f} times less at {factor:g} times the winning learning rate"
-                edge = "it lies near the edge of stability, where chance decides; see the learning rates"
+                edge = "the winning rate lies near the edge of stability, where chance decides; see the report"
                 notes.append(f"{pair[0]} vs {pair[1]}: runs differ {less}: {edge}")
                 break
     return notes

@@ -61,7 +61,7 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
 
 
 def explain_study(study: Study, options: Options, console: Console, request: "Request") -> "Explanation":
-    """Train what explains a winner of a finished study; a command that was broken off goes on where it was.
+    """Train what explains a winner of a finished study; an interrupted command resumes where it was.
 
     Args:
         study: as it was run.
@@ -83,12 +83,14 @@ def explain_study(study: Study, options: Options, console: Console, request: "Re
 
         return find_explanation(opened, request)
 
-    return _run(study, options, console, work)
+    return _run(study, options, console, work, trains=True)
 
 
-def _run(study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]") -> Found:
+def _run(
+    study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]", *, trains: bool = False
+) -> Found:
     try:
-        return _run_whole(study, options, console, work)
+        return _run_whole(study, options, console, work, trains or not _has_results(study, options))
     except (InputError, StudyStopped):
         raise
     except Exception as error:
@@ -97,11 +99,13 @@ def _run(study: Study, options: Options, console: Console, work: "Callable[[Open
         raise
 
 
-def _run_whole(study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]") -> Found:
+def _run_whole(
+    study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]", trains: bool
+) -> Found:
     with ExitStack() as stack:
         stack.enter_context(study_environment())
         options = _on_their_ray(options)
-        if options.address is None and not _has_results(study, options):
+        if options.address is None and trains:
             check_limits(short_root())
         workspace = short_folder()
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)

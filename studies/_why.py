@@ -72,8 +72,8 @@ def _tuning(records: Mapping[str, Record], study: Study, colors: Mapping[str, st
     mean = f", averaged over {searches} searches" if searches > 1 else ""
     reading = (
         "The lowest validation PPL to expect after so many of a search's trials: the exact mean over all orders of "
-        f"the trials{mean}. Trials that were stopped early, diverged or failed count, but are never the best. A "
-        "sampler that learns from earlier trials can do better than its curve."
+        f"the trials{mean}. Trials that were stopped early, diverged or failed count, but are never the best, and "
+        "orders that begin with them alone are left out. A sampler that learns from earlier trials can do better."
     )
     return Finding("Tuning", _flattened(curves, study.margin), figure, reading)
 
@@ -91,7 +91,7 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
     """Say which arms would hardly have gained from more trials."""
     gains = {arm: gain for arm, c in curves.items() if (gain := c.last_gain) is not None}
     if not gains:
-        return "No arm has 4 trials in every search: too few to say whether more of them would still help."
+        return "No arm has 4 finished trials in every search: too few to say whether more would still help."
     spans = {arm: f"from {curves[arm].half} to {curves[arm].trials}" for arm in gains}
     same = len(set(spans.values())) == 1
     each = [f"{gain:.2f} % for {arm}" + ("" if same else f" ({spans[arm]})") for arm, gain in gains.items()]
@@ -104,9 +104,9 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
         which = f"{listed(steep)} {'has' if len(steep) == 1 else 'have'} not{'' if flat else ' flattened'}"
         ends.append(f"{which}, so more trials may still help")
     few = [arm for arm in curves if arm not in gains]
-    too_few = f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few trials to say." if few else ""
+    too_few = f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few finished trials to say." if few else ""
     return (
-        f"The last doubling of the trials{span} lowered the expected best validation PPL by {listed(each)}. "
+        f"The second half of the trials{span} lowered the expected best validation PPL by {listed(each)}. "
         f"Measured against the margin of {margin:g} %, {', '.join(ends)}.{too_few}"
     )
 
@@ -186,8 +186,7 @@ def _agreed(who: str, found: Together) -> str:
         return f"{who} lie further apart than random boundaries would (consistency {numbers})."
     if found.end.p_value > _LEVEL:
         return f"{who} agree no more than random boundaries would (consistency {numbers})."
-    closer = found.end.consistency > found.start.consistency
-    why = "training has brought them together" if closer else "they have this from their starts, not from training"
+    why = "training has brought them together" if found.start.p_value > _LEVEL else "their starts agreed already"
     return f"{who} agree more than random boundaries would (consistency {numbers}): {why}."
 
 

@@ -52,10 +52,11 @@ def block_variance(series: Floats, documents: Ints | None = None) -> BlockVarian
     """Choose how to estimate the variance of the mean of `series` [N].
 
     Whole documents are the clusters where they say as much as 6 nearly equal ones: a few long documents tell little
-    about how documents differ. Otherwise the blocks are a time series, and with fewer than 20 blocks they
+    about how documents differ. Documents that fill no two blocks are no clusters: neighbours in a sorted text are
+    alike. Otherwise the blocks are a time series, and with fewer than 20 blocks they
     are taken as independent, because too few cannot show a correlation.
     """
-    if documents is not None and effective_documents(documents) >= MIN_DOCUMENTS:
+    if documents is not None and MIN_DOCUMENTS <= effective_documents(documents) <= series.size / 2:
         return _by_documents(documents)
     if series.size < MIN_SERIES:
         return _independent(series.size)

@@ -45,10 +45,12 @@ class TuningCurve:
     Attributes:
         losses: [N] expected best loss per token after 1 to N trials, N that of the search with the fewest trials.
         searches: Number of searches in the mean.
+        finished: The fewest trials that a search has finished; early stopping makes a curve flat where these are few.
     """
 
     losses: Floats
     searches: int
+    finished: int
 
     @property
     def trials(self) -> int:
@@ -57,13 +59,13 @@ class TuningCurve:
 
     @property
     def half(self) -> int:
-        """Return the number of trials at which the last doubling begins."""
-        return self.trials // 2
+        """Return the number of trials at which the second half begins."""
+        return (self.trials + 1) // 2
 
     @property
     def last_gain(self) -> float | None:
-        """Return by how many % the last doubling of the trials lowered perplexity; None with too few trials."""
-        if self.trials < _FEWEST:
+        """Return by how many % the second half of the trials lowered perplexity; None with too few finished ones."""
+        if min(self.trials, self.finished) < _FEWEST:
             return None
         return float(-100 * np.expm1(self.losses[-1] - self.losses[self.half - 1]))
 
@@ -74,4 +76,5 @@ def tuning_curve(searches: Sequence[tuple[Sequence[float], int]]) -> TuningCurve
     if not curves:
         return None
     shortest = min(map(len, curves))
-    return TuningCurve(np.mean([c[:shortest] for c in curves], axis=0), len(curves))
+    finished = min(len(losses) for losses, _ in searches if losses)
+    return TuningCurve(np.mean([c[:shortest] for c in curves], axis=0), len(curves), finished)

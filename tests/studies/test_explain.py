@@ -167,7 +167,7 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
     campaign = Campaign(ledger, plan_records(store.study, plan_of(ledger)))
     jobs = [campaign.next_job() or pytest.fail("no job") for _ in range(3)]
     campaign.on_report(jobs[0][0].name, _report(jobs[0][0], 8, 3.0))
-    assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 that have begun have ended"
+    assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 started runs ended"
     assert going_on("try", store.records) == ["hylorada", "explain", "try", "--arm", "fixed", "--search", "0"]
     assert folder.panel.said[-1] == f"explain of {campaign.remaining() + 3}"
 
@@ -206,7 +206,7 @@ def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
     found = explain(finish(folder), noise)
     assert sentences(found)[1:3] == [
         "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter (under 0.5 %).",
-        "One step away from it, no neighbour is better.",
+        "One step away from it, no neighbour is surely better by more than 0.5 %.",
     ]
 
 

@@ -211,7 +211,7 @@ def test_findings_stand_above_their_figures(tmp_path: Path) -> None:
     (section,) = [s for s in root.iter("section") if s[0].text == "Why it came out so"]
     assert [e.tag for e in section] == ["h2", "h3", "p", "figure", "h3", "p"]
     assert [e.text for e in section if e.tag == "h3"] == ["Tuning", "Which parameters matter"]
-    assert (section[2].text or "").startswith("The last doubling of the trials (from 2 to 4) lowered")
+    assert (section[2].text or "").startswith("The second half of the trials (from 2 to 4) lowered")
     assert (section[5].text or "").startswith("Too few trials to measure the importance")
     assert "expected best validation PPL" in svg_texts(section)
     first = (tmp_path / "report.html").read_bytes()

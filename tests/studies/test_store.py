@@ -481,8 +481,8 @@ def test_status_tells_of_trials_that_nobody_runs(
         store.propose(ARM)
     status = ["status", "try", "--storage", str(tmp_path)]
     assert main(status) == 0
-    assert "no process is at work" not in capsys.readouterr().out
+    assert "Not running" not in capsys.readouterr().out
     store.close()
     assert main(status) == 0
-    told = f"no process is at work on it. To go on: hylorada run try --storage {tmp_path}\n"
+    told = f"Not running. Resume with: hylorada run try --storage {tmp_path}\n"
     assert told in capsys.readouterr().out

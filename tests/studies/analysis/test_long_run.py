@@ -84,6 +84,13 @@ def test_one_long_document_among_short_ones_makes_few() -> None:
     assert block_variance(np.random.default_rng(3).normal(size=100), documents).kind == "series"
 
 
+def test_documents_of_a_block_each_are_a_series() -> None:
+    """Rows that are sorted by their topic are alike from one to the next, however short."""
+    series = np.random.default_rng(3).normal(size=100)
+    assert block_variance(series, np.arange(100)).kind == "series"
+    assert block_variance(series, np.repeat(np.arange(50), 2)).kind == "documents"
+
+
 def test_common_is_the_covariance_between_units() -> None:
     units = np.random.default_rng(4).normal(size=(2, 10)) + 3 * np.random.default_rng(5).normal(size=10)
     variance = block_variance(units.mean(axis=0))

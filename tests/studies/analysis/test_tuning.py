@@ -61,3 +61,10 @@ def test_last_gain_needs_four_trials() -> None:
 
 def test_search_without_finished_trials_has_no_curve() -> None:
     assert tuning_curve([([], 4)]) is None
+
+
+def test_early_stopping_is_not_taken_for_a_flat_curve() -> None:
+    """One finished trial of four gives a constant curve, which says nothing about more trials."""
+    curve = tuning_curve([([5.0], 4), ([5.3, 5.2, 5.1, 5.0], 4)])
+    assert curve is not None
+    assert (curve.finished, curve.last_gain) == (1, None)
