@@ -209,8 +209,8 @@ Measure which parameters make a winner of a finished study what it is, and which
 
   path        from the study's defaults to the winner, one parameter of the arm's own at a time, in the order of
               `hylorada show`; each step on top of those before it. A parameter with a condition (when) comes with it.
-  neighbours  the winner with one parameter one step away: the next number of a choice, each other value of a choice
-              without an order, a third of a range (on its own scale) up and down.
+  neighbours  the winner with one parameter one step away: the next smaller and larger number of a choice, each other
+              value of a choice without an order, a third of a range (on its own scale, or to its end) up and down.
 
 All configurations are trained in full on the same fresh seeds, at the winner's common values (such as the learning
 rate). The intervals are of paired differences in validation PPL, on validation blocks that the search has not seen

@@ -96,7 +96,7 @@ class Losses:
 
     Args:
         folder: of the study.
-        runs: the record of each seed's run, by a text that stands for its point (:func:`point_key`).
+        runs: the record of each seed's run, by a text that stands for its point.
         block_size: tokens in a block.
     """
 

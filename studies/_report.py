@@ -189,7 +189,7 @@ def _explained(e: Explanation, records: Mapping[str, Record], study: Study, colo
     overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
     old = "The search has found another winner since: run `hylorada explain` again. " if overtaken else ""
     drawn = (
-        f"Shaded: under {e.margin:g} %; coloured: surely more than nothing, and perhaps more than that; dots: seeds."
+        f"Shaded: under {e.margin:g} %; coloured: significantly different from 0, and not certainly within that; dots: seeds."
     )
     figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
     title = f"Why the winner of {e.arm}{place} differs from the defaults"

@@ -160,7 +160,8 @@ def run_stages(opened: Opened, explain: Sequence[Record] = ()) -> Mapping[str, A
         if campaign.searches:
             times = f"{study.searches} searches of " if study.searches > 1 else ""
             panel.say(
-                f"{study.name}: {times}{study.trials} trials for each of {', '.join(study.arms)}; {_rungs(study)}"
+                f"{study.name}: {times}{study.trials} trial{'s' * (study.trials > 1)} for each of "
+                f"{', '.join(study.arms)}; {_rungs(study)}"
             )
             devices.cluster.probe([_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)])
             panel.begin("search", sum(store.planned(a, s) for s in range(study.searches) for a in study.arms))
