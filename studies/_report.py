@@ -188,9 +188,8 @@ def _explained(e: Explanation, records: Mapping[str, Record], study: Study, colo
     now = winners(study, records).get((e.search, e.arm))
     overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
     old = "The search has found another winner since: run `hylorada explain` again. " if overtaken else ""
-    drawn = (
-        f"Shaded: under {e.margin:g} %; coloured: significantly different from 0, and not certainly within that; dots: seeds."
-    )
+    colours = "coloured: significantly different from 0, and not certainly within that; dots: seeds."
+    drawn = f"Shaded: under {e.margin:g} %; {colours}"
     figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
     title = f"Why the winner of {e.arm}{place} differs from the defaults"
     return _section(title, figure, _html(path_sheet(e)), _html(neighbours_sheet(e)))
