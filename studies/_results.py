@@ -125,6 +125,7 @@ def gather(
             *_lost_runs(store),
             *_at_the_edge(losses),
             *_unsteady(losses),
+            *_beyond(losses),
             *_idle_boundaries(kept),
             *empty_buckets(kept, study.block_size),
             *_looks_ahead(kept),
@@ -210,6 +211,22 @@ def _unsteady(losses: Losses) -> list[str]:
     return notes
 
 
+def _beyond(losses: Losses) -> list[str]:
+    """Say where all arms train best at the highest rate of the profile: the search's range is too low."""
+    factors = sorted(losses.study.factors)
+    by_factor: dict[float, list[float]] = {f: [] for f in factors}
+    for runs in losses.runs.values():
+        for run in runs:
+            by_factor[run.factor].append(run.nll if run.nll is not None else np.inf)
+    means = {f: float(np.mean(values)) for f, values in by_factor.items() if values}
+    best, counts = min(means, key=lambda f: means[f], default=1.0), {len(v) for v in by_factor.values()}
+    if len(factors) < 2 or len(counts) > 1 or best != factors[-1] or means[best] >= means[1.0]:
+        return []
+    gain = -100 * np.expm1(means[best] - means[1.0])
+    low = "the range searched may be too low; the report has the changes there"
+    return [f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate: {low}"]
+
+
 def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
     """Arms whose winner sees what it is to predict."""
     found = [arm for arm, kept in runs.items() if kept and kept[0].adapter.get("replication_noncausal_pooling")]
@@ -277,15 +294,26 @@ def empty_buckets(runs: Mapping[str, list[Record]], block_size: int) -> list[str
     notes = []
     for arm, found in runs.items():
         learned = [sorted(r.reports[-1].boundaries) for r in found if r.reports[-1].boundaries]
-        held = {len(set(np.searchsorted(edges, np.arange(block_size), side="right").tolist())) for edges in learned}
-        buckets = 1 + max(map(len, learned), default=0)
-        if held and min(held) < buckets:
+        held = {len(_held(edges, block_size)) for edges in learned}
+        given = sorted({1 + len(edges) for edges in learned})
+        buckets = given[-1] if given else 1
+        if len(given) > 1:
+            counts_of = [(len(_held(edges, block_size)), 1 + len(edges)) for edges in learned]
+            if short := [f"{held_} of {all_}" for held_, all_ in counts_of if held_ < all_]:
+                some = f"in {len(short)} of {len(learned)} runs of arm {arm!r} some buckets hold no position"
+                notes.append(f"{some} at the end of training ({', '.join(short)} do); see the boundaries in the report")
+        elif held and min(held) < buckets:
             counts = " to ".join(map(str, sorted({min(held), max(held)})))
             notes.append(
                 f"arm {arm!r} was given {buckets} buckets, of which {counts} hold a position at the end of training: "
                 "what it has learned is nearer to fewer buckets; see the boundaries in the report"
             )
     return notes
+
+
+def _held(edges: list[float], block_size: int) -> set[int]:
+    """Return the buckets that hold a position."""
+    return set(np.searchsorted(edges, np.arange(block_size), side="right").tolist())
 
 
 def load_records(folder: Path) -> dict[str, Record]:

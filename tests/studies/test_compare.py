@@ -121,6 +121,16 @@ def test_rate_at_the_edge_of_stability_is_noted(folder: Folder) -> None:
     assert note.startswith("fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate")
 
 
+def test_rate_at_the_upper_end_of_the_profile_is_noted(folder: Folder) -> None:
+    _finish(folder, _losses(), searches=2)
+    assert not [n for n in _gathered(folder).notes if "may be too low" in n]
+    for record in folder.ledger.store.records.values():
+        if record.stage == "confirm":
+            record.reports[-1].metrics["eval/nll"] = 3 - 0.05 * np.log2(record.factor)
+    (note,) = [n for n in _gathered(folder).notes if "may be too low" in n]
+    assert note.startswith("validation PPL is 5 % lower at 2 times the winning learning rate")
+
+
 def test_looks_at_seeds_count_among_those_at_searches(folder: Folder) -> None:
     _finish(folder, _losses(effect=-0.02), searches=1, seeds=4)
     first = _gathered(folder)

@@ -34,3 +34,8 @@ def test_buckets_that_hold_nothing_are_told(ends: list[tuple[float, ...]], told:
     notes = empty_buckets({"a": confirmed(*ends)}, 64)
     assert len(notes) == (told is not None)
     assert all(f"arm 'a' {told}" in note for note in notes)
+
+
+def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> None:
+    (note,) = empty_buckets({"a": confirmed((16.2, 16.7, 48.0), (32.0,))}, 64)
+    assert note.startswith("in 1 of 2 runs of arm 'a' some buckets hold no position at the end of training (3 of 4 do)")
