@@ -1,5 +1,6 @@
 """Comparisons from stored test losses, against figures worked out by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ def test_rate_at_the_upper_end_of_the_profile_is_noted(folder: Folder) -> None:
     assert not [n for n in _gathered(folder).notes if "may be too low" in n]
     for record in folder.ledger.store.records.values():
         if record.stage == "confirm":
-            record.reports[-1].metrics["eval/nll"] = 3 - 0.05 * np.log2(record.factor)
+            better = {"eval/nll": 3 - 0.05 * np.log2(record.factor)}
+            last = record.reports[-1]
+            record.reports[-1] = replace(last, metrics={**last.metrics, **better})
     (note,) = [n for n in _gathered(folder).notes if "may be too low" in n]
     assert note.startswith("validation PPL is 5 % lower at 2 times the winning learning rate")
 
