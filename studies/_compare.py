@@ -23,7 +23,7 @@ from .analysis.profile import ArmProfile, OwnBest, depends_on_rate, own_best
 
 Floats = npt.NDArray[np.float64]
 Runs = Mapping[tuple[int, str], Sequence[Record]]
-_NO_MARGIN = 1e-12  # %; a study with margin 0 calls nothing equivalent
+NO_MARGIN = 1e-12  # %; a study with margin 0 calls nothing equivalent
 WANTED_EFFECT = 0.1  # % PPL; what it would take to see a difference of this size is said
 
 
@@ -138,7 +138,7 @@ class Losses:
         documents: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.study, self.documents = study, documents
-        self.margin = study.margin or _NO_MARGIN
+        self.margin = study.margin or NO_MARGIN
         every = {place: w.runs(records, "confirm") for place, w in winners(study, records).items()}
         self.runs = {place: [r for r in runs if r.state == "complete"] for place, runs in every.items()}
         self._diverged = {(*place, r.factor) for place, runs in every.items() for r in runs if r.state == "diverged"}

@@ -105,7 +105,7 @@ def make_panels(count: int, columns: int, *, height: float, share: Any = "none")
 
 
 def svg_text(figure: Figure) -> str:
-    """The ``<svg>`` element: no metadata, no ids that would repeat on the page, tips as titles, themed colours."""
+    """Return the ``<svg>`` element without metadata and repeated ids, with tips as titles and themed colours."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._ablation import Move, Point
-from ._compare import Change
+from ._compare import NO_MARGIN, Change
 from ._files import read_json, write_json
 from ._records import Record, owner_of, read_block_nll, read_id
 from .analysis import comparison as method
@@ -17,7 +17,6 @@ from .analysis.differences import paired
 
 EXPLAIN_FILE = "explain.json"
 LEVEL = 0.05
-_NO_MARGIN = 1e-12  # %; a study with margin 0 calls nothing equivalent
 
 Floats = npt.NDArray[np.float64]
 
@@ -116,7 +115,7 @@ class Losses:
         return float(np.exp(np.mean(found) / self.tokens_per_block)) if found else None
 
     def seeds(self, *keys: str) -> list[int]:
-        """Return the seeds that have finished at all of these points."""
+        """Return the seeds whose runs have finished at every one of these points."""
         return sorted(set.intersection(*({r.number for r in self._runs[k] if r.name in self._losses} for k in keys)))
 
     def at(self, key: str, seeds: Sequence[int]) -> Floats:
@@ -147,7 +146,7 @@ def measure(moves: Sequence[Move], losses: Losses, keys: Mapping[int, tuple[str,
         seeds = losses.seeds(*keys[i])
         before, after = (losses.at(k, seeds) for k in keys[i])
         differences.append(paired(moves[i].parameter, "before", [after], [before], losses.tokens_per_block))
-    found = method.compare(differences, level=LEVEL, margin=margin or _NO_MARGIN) if differences else ()
+    found = method.compare(differences, level=LEVEL, margin=margin or NO_MARGIN) if differences else ()
     for i, c in zip(measured, found, strict=True):
         change = Change(c.change, c.low, c.high, c.p_holm, c.decision)
         effects[i] = replace(effects[i], change=change, by_seed=c.by_seed[0], smallest_visible=c.smallest_visible)

@@ -26,7 +26,7 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Share:
-    """The importance of one parameter.
+    """Holds the importance of one parameter.
 
     Attributes:
         share: Its part of the importance of all parameters.

@@ -125,7 +125,7 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def listed(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return names as a sentence lists them: "a, b and c"."""
     return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
 

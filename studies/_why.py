@@ -11,6 +11,7 @@ from ._gates import Gates, read_gates
 from ._importance import FEWEST, MOST, Importance, importance, rung_step
 from ._records import Record, is_finite, records_of
 from ._study import Study
+from ._verdict import listed
 from ._winners import winners
 from .analysis.agreement import Agreement
 from .analysis.gating import STANDS_OUT, entropy_bits, information_bits, leanings
@@ -227,8 +228,3 @@ def _leaned(found: Gates, *, several: bool) -> str:
     amount = f"{told:.2f}" if told >= _LEAST_BITS else f"less than {_LEAST_BITS:g}"
     says = f"{lean}; {bits}, and the position tells {amount} bits about the landmark."
     return f"Search {found.run.search}: {says}" if several else says[0].upper() + says[1:]
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words as a sentence does: a, b and c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -13,7 +13,8 @@ from studies._boundaries import spaced
 from studies._plots import arm_colors
 from studies._records import Record
 from studies._study import Study
-from studies._why import Finding, findings, listed
+from studies._verdict import listed
+from studies._why import Finding, findings
 
 
 def found_in(records: Sequence[Record], of: Study, folder: Path = Path("own")) -> dict[str, Finding]:
