@@ -19,10 +19,10 @@ STUDY: dict[str, Any] = {
     "block_size": 128,
     "dtype": "float32",
     "trials": 4,
-    "eval_every": 10,
+    "eval_every": 8,
     "eval_blocks": 12,
     "test_blocks": 100,
-    "grace_steps": 10,
+    "grace_steps": 8,
     "reduction_factor": 2,
     # One draw serves a trial of every arm: paired seeds cancel noise only between runs of equal learning rate. Above
     # 4e-3 the built-in base nears the edge of stability: at 8e-3 seeds differ ten times as much.
@@ -37,7 +37,7 @@ STUDY: dict[str, Any] = {
     "margin": 0.5,
     "looks": [],
     "spread_test": True,
-    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 40, "batch_size": 2},
+    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 32, "batch_size": 2},
     "arms": {
         "baseline": {
             "config": {"landmarks": False},
