@@ -34,9 +34,9 @@ def command() -> int:
         The exit code.
     """
     prefer_installed()
-    from studies import _main
+    from studies.cli import main
 
-    return _main.command()
+    return main.command()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,5 @@
-from ._adapter import Adapter
-from ._bases import BaseInfo, inspect_base, load_base, load_tokenizer
-from ._batches import BatchOrder
-from ._blocks import Blocks, build_blocks
-from ._checkpoint import UnreadableCheckpoint, load_seat, save_seat
-from ._config import HyLoRADAConfig, TrainingConfig, field_problems
-from ._errors import InputError, nearest
-from ._evaluation import Evaluation
-from ._landmarks import (
+from .adapters.adapter import Adapter
+from .adapters.landmarks import (
     AttentionIntegratedLandmark,
     LandmarkLoRA,
     LearnableBucketLandmark,
@@ -14,17 +7,24 @@ from ._landmarks import (
     PositionAdaptiveLandmark,
     count_landmark_params,
 )
-from ._lanes import Lanes
-from ._lora import PositionBias
-from ._model import HyLoRADAModel
-from ._pack import Pack
-from ._peft_format import load_adapter, save_adapter
-from ._probe import probe
-from ._seat import Diverged, Seat
-from ._seeding import derive_seed
-from ._splits import SPLITS
-from ._text import Text, load_text
-from ._training import DoesNotFit, evaluate, read_step, start_step, train_step
+from .adapters.lora import PositionBias
+from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
+from .config import HyLoRADAConfig, TrainingConfig, field_problems
+from .data.batch_order import BatchOrder
+from .data.blocks import Blocks, build_blocks
+from .data.perplexity import Evaluation
+from .data.splits import SPLITS
+from .data.text import Text, load_text
+from .errors import InputError, nearest
+from .model import HyLoRADAModel
+from .multi_adapter.pack import Pack
+from .runtime.random_streams import derive_seed
+from .saving.peft_format import load_adapter, save_adapter
+from .training.checkpoint import UnreadableCheckpoint, load_seat, save_seat
+from .training.cpu_parallel import Lanes
+from .training.preflight import probe
+from .training.seat import Diverged, Seat
+from .training.steps import DoesNotFit, evaluate, read_step, start_step, train_step
 
 __all__ = [
     "SPLITS",

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel
-from hylorada._blocks import Blocks
+from hylorada.data.blocks import Blocks
 
 VOCABULARY = 50
 BLOCK_SIZE = 16

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig
-from hylorada._config import field_problems
-from hylorada._seals import sealed
+from hylorada.config import field_problems
+from hylorada.runtime.checksums import sealed
 
 CHANGED: dict[str, Any] = {
     "r": 3,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hylorada import HyLoRADAModel
-from hylorada._architectures import architecture_of
+from hylorada.base_models.architectures import architecture_of
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
 ARMS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, pipeline
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack, evaluate, load_base, load_tokenizer
-from hylorada._blocks import Blocks
+from hylorada.data.blocks import Blocks
 
 TEXT = "The old man went down to the sea, and looked at the ships. "
 WINDOW = 32

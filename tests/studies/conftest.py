@@ -13,8 +13,8 @@ from mlflow_records import Mlflow
 from study_runs import SMALL, FinishedStudy, run_cli
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hylorada._bases import load_tokenizer
-from studies._options import default_uri
+from hylorada.base_models.loading import load_tokenizer
+from studies.process.options import default_uri
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,281 @@
+"""The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from hylorada.adapters.attention import check_attention
+from hylorada.adapters.buckets import boundary_penalty
+from hylorada.adapters.landmarks import (
+    AttentionIntegratedLandmark,
+    LandmarkLoRA,
+    LearnableBucketLandmark,
+    PerLayerLandmark,
+    PositionLandmark,
+    build_landmark,
+)
+from hylorada.adapters.lora import LoRA, PositionBias, initial_magnitude
+from hylorada.base_models.architectures import select_targets
+from hylorada.config import HyLoRADAConfig
+from hylorada.errors import InputError
+from hylorada.runtime.devices import column
+from hylorada.runtime.random_streams import derive_seed, stream
+
+
+def check_base(base: object) -> None:
+    """Whether adapters can hang on it at all; whether its kind is supported, its model type says.
+
+    Raises:
+        InputError: no model of transformers, or one with PEFT's layers in it.
+    """
+    if not isinstance(base, PreTrainedModel):
+        raise InputError(f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}")
+    foreign = sorted({_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")})
+    if foreign:
+        raise InputError(f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}")
+
+
+def _class_of(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def group_of(name: str, dimensions: int) -> str:
+    """Return the optimizer group of one of an adapter's parameters; see :meth:`Adapter.optimizer_groups`."""
+    if name == "landmark.boundaries":
+        return "boundaries"
+    return "matrices" if dimensions >= 2 else "scalars"
+
+
+class Adapter(nn.Module):
+    """The parameters of one configuration for one base; a :class:`Pack` applies them.
+
+    All parameters are fp32 whatever the base's dtype (fp64 for an fp64 base): in bf16 an optimizer step of 1e-3 at 1.0
+    rounds to nothing. Every tensor has its own random stream, so adapters of different arms with the same seed start
+    from the same LoRA factors (common random numbers).
+
+    Args:
+        base: the frozen model; it is only read.
+        config: with a position bias or buckets, ``max_positions`` must be set.
+        seed: of the initial values and of dropout.
+
+    Raises:
+        InputError: an unsupported base, another kind of configuration, no ``max_positions``, or a target module that
+            doesn't exist.
+    """
+
+    def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
+        super().__init__()
+        check_base(base)
+        if not isinstance(config, HyLoRADAConfig):
+            raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
+        if config.max_positions is None and (config.position_bias or config.has_buckets):
+            raise InputError("max_positions must be set to the trained block length")
+        self.config = config
+        self.seed = seed
+        self.targets = select_targets(base, config.target_modules)
+        dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
+        # ModuleDict keys can't hold dots
+        self.lora = nn.ModuleDict(
+            {
+                path.replace(".", "/"): LoRA(
+                    t.in_features, t.out_features, r=config.r, seed=derive_seed(seed, path), dtype=dtype
+                )
+                for path, t in self.targets.items()
+            }
+        )
+        self.magnitudes = nn.ParameterDict(
+            {
+                path.replace(".", "/"): initial_magnitude(base.get_submodule(path), dtype)
+                for path in (self.targets if config.use_dora else ())
+            }
+        )
+        self.position_bias = (
+            PositionBias(
+                base.config.num_hidden_layers,
+                max_positions=config.max_positions,
+                num_buckets=config.position_bias_buckets,
+                dtype=dtype,
+            )
+            if config.position_bias and config.max_positions is not None  # then it is known, see above
+            else None
+        )
+        self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
+        if isinstance(self.landmark, AttentionIntegratedLandmark):
+            check_attention(base)
+        self._vector: Tensor | None = None
+        self._hold: RemovableHandle | None = None
+        self.dropout_stream = stream(seed, "dropout", device=base.device)
+        self.to(base.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the base (``to``, ``half``, ``cuda``, ...), but never below fp32.
+
+        On another device dropout draws from the beginning of a new stream.
+
+        Raises:
+            RuntimeError: the adapter is in training, where a seat holds its parameters as one vector.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if moved.is_floating_point() and moved.dtype.itemsize < torch.float32.itemsize:
+                moved = tensor.to(moved.device, torch.float32)
+            if self._vector is not None and (moved.device, moved.dtype) != (tensor.device, tensor.dtype):
+                raise RuntimeError("an adapter in training can't be moved or cast; do it before its seat is made")
+            return moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        if device.type != "meta" and device != self.dropout_stream.device:
+            self.dropout_stream = stream(self.seed, "dropout", device=device)
+        return self
+
+    def set_dropout_stream(self, state: Tensor) -> None:
+        """Go on from a state of the stream; one of another kind of device can't be taken over, and is left.
+
+        Args:
+            state: as the stream's ``get_state()`` gave it; 16 bytes on a GPU, 5,056 on a CPU.
+        """
+        if state.shape == self.dropout_stream.get_state().shape:
+            self.dropout_stream.set_state(state.cpu())
+
+    def lora_at(self, path: str) -> LoRA | None:
+        """The update of the base's module at ``path``; None if this adapter leaves it alone."""
+        if path not in self.targets:
+            return None
+        module = self.lora[path.replace(".", "/")]
+        assert isinstance(module, LoRA)
+        return module
+
+    def magnitude_at(self, path: str) -> Tensor | None:
+        """DoRA's magnitude [d_out] of the base's module at ``path``; None where there is none."""
+        return self.magnitudes[path.replace(".", "/")] if self.config.use_dora and path in self.targets else None
+
+    def update_is_zero(self) -> bool:
+        """Whether all of LoRA's B matrices are zero, as they are before any training."""
+        return not any(bool(m.lora_B.any()) for m in self.modules() if isinstance(m, LoRA))
+
+    def flatten(self) -> tuple[Tensor, Tensor]:
+        """Move all parameters into one vector, in the order of the optimizer's groups; their gradients into another.
+
+        The parameters stay what they are, as views. A pack then reads the LoRA factors of a seat as one tensor, and the
+        optimizer updates a seat in a few operations instead of hundreds. To be called once, when training begins.
+
+        Returns:
+            The parameters and the gradients (zeros), [num_parameters] each.
+        """
+        self.hold_boundaries(None)  # a seat has a hold of its own
+        ordered = [p for group in self._grouped().values() for p in group]
+        values = torch.cat([p.detach().reshape(-1) for p in ordered])
+        grads = torch.zeros_like(values)
+        start = 0
+        for parameter in ordered:
+            own = slice(start, start := start + parameter.numel())
+            parameter.data = values[own].view(parameter.shape)
+            parameter.grad = grads[own].view(parameter.shape)
+        size = sum(p.numel() for p in self.lora.parameters())
+        self._vector = values[:size].requires_grad_()
+        self._vector.grad = grads[:size]
+        return values, grads
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy's parameters are no views of the vector and have no hooks
+        return {**vars(self), "_vector": None, "_hold": None}
+
+    def refuse_if_seated(self) -> None:
+        """Raise if a seat trains this adapter: its LoRA gradients then lie in one vector, where no one else looks.
+
+        Raises:
+            RuntimeError: so it is.
+        """
+        if self._vector is not None:
+            raise RuntimeError("an adapter in a seat has the seat's optimizer; copy it to train it with another")
+
+    def hold_boundaries(self, hook: Callable[[Tensor], None] | None) -> None:
+        """Call ``hook`` when the boundaries' gradient is there, in place of an earlier one; None calls nothing."""
+        if self._hold is not None:
+            self._hold.remove()
+        self._hold, boundaries = None, self.boundaries
+        if hook is not None and boundaries is not None and boundaries.requires_grad:
+            self._hold = boundaries.register_post_accumulate_grad_hook(hook)
+
+    def lora_vector(self) -> Tensor:
+        """All LoRA factors one after the other, A before B, in the order of ``targets``."""
+        return torch.cat([p.reshape(-1) for p in self.lora.parameters()]) if self._vector is None else self._vector
+
+    @property
+    def boundaries(self) -> nn.Parameter | None:
+        """The trained boundaries [B-1] in [0, 1], or None."""
+        return self.landmark.boundaries if isinstance(self.landmark, LearnableBucketLandmark) else None
+
+    def learned_boundaries(self) -> Tensor | None:
+        """The sorted boundaries [B-1] in token positions, or None."""
+        return self.landmark.boundary_positions() if isinstance(self.landmark, LearnableBucketLandmark) else None
+
+    def start_boundaries(self) -> Tensor | None:
+        """The boundaries [B-1] before any training, in token positions, or None."""
+        if not isinstance(self.landmark, LearnableBucketLandmark):
+            return None
+        return self.landmark.start.sort().values * self.landmark.max_positions
+
+    def applied(self) -> dict[str, Any]:
+        """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""
+        shown: dict[str, Any] = {"r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))}
+        shown["use_dora"] = len(self.magnitudes) > 0
+        if self.landmark is not None:
+            shown |= {"num_landmarks": self.landmark.num_landmarks, "landmark_design": self.landmark.design}
+        if isinstance(self.landmark, LandmarkLoRA | PerLayerLandmark):
+            shown["replication_noncausal_pooling"] = self.landmark.noncausal
+        if isinstance(self.landmark, PerLayerLandmark) and len(self.landmark.gates) > 1:  # one layer shares either way
+            shown["share_landmarks"] = len(self.landmark.landmarks) == 1
+        if isinstance(self.landmark, PositionLandmark):
+            shown |= {
+                "num_buckets": self.landmark.position_gates.shape[0],
+                "max_positions": self.landmark.max_positions,
+                "landmark_bucketing": "fixed",
+            }
+        if isinstance(self.landmark, LearnableBucketLandmark):
+            shown |= {"temperature": self.landmark.temperature, "landmark_bucketing": "learnable"}
+        return {**self.config.to_dict(), "position_bias": self.position_bias is not None, **shown}
+
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def optimizer_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """AdamW's groups: matrices (with weight decay), other parameters, boundaries (own rate, no decay).
+
+        Each group carries ``lr_scale``, its share of the scheduled learning rate.
+        """
+        decay = {"matrices": weight_decay}
+        scale = {"boundaries": self.config.boundary_lr_scale}
+        return [
+            {"name": name, "params": params, "weight_decay": decay.get(name, 0.0), "lr_scale": scale.get(name, 1.0)}
+            for name, params in self._grouped().items()
+        ]
+
+    def _grouped(self) -> dict[str, list[nn.Parameter]]:
+        groups: dict[str, list[nn.Parameter]] = {"matrices": [], "scalars": [], "boundaries": []}
+        for name, parameter in self.named_parameters():  # those of LoRA first
+            groups[group_of(name, parameter.ndim)].append(parameter)
+        return {name: params for name, params in groups.items() if params}
+
+
+def boundary_penalties(adapters: Sequence[Adapter]) -> Tensor | None:
+    """Sum over K adapters of the regularizers that training adds to their losses; None if there are none."""
+    weights: dict[int, list[tuple[Tensor, float, float]]] = defaultdict(list)
+    for adapter in adapters:
+        diversity, repulsion = adapter.config.boundary_diversity, adapter.config.boundary_repulsion
+        if adapter.boundaries is not None and (diversity or repulsion):
+            weights[len(adapter.boundaries)].append((adapter.boundaries, diversity, repulsion))
+    total: Tensor | None = None
+    for members in weights.values():
+        boundaries = torch.stack([b for b, _, _ in members])
+        diversity_, repulsion_ = column(tuple((d, r) for _, d, r in members), boundaries.dtype, boundaries.device)
+        found = boundary_penalty(boundaries, diversity_, repulsion_).sum()
+        total = found if total is None else total + found
+    return total

@@ -1,0 +1,284 @@
+"""What one adapter is (:class:`HyLoRADAConfig`) and how it is trained (:class:`TrainingConfig`)."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from hylorada.errors import InputError, nearest
+from hylorada.study_verdict import decided_bucketing
+
+BoundaryInit = Literal["uniform", "log", "random", "fixed"]
+BucketSpacing = Literal["log", "linear"]
+LandmarkBucketing = Literal["fixed", "learnable", "auto"]
+LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
+SchedulerType = Literal["cosine", "linear", "constant"]
+
+_NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
+    "r": (1, math.inf),
+    "lora_dropout": (0.0, 0.99),
+    "position_bias_buckets": (2, math.inf),
+    "max_positions": (2, math.inf),
+    "num_landmarks": (0, math.inf),
+    "num_buckets": (2, math.inf),
+    "boundary_lr_scale": (0.0, math.inf),
+    "boundary_warmup": (0.0, 1.0),
+    "boundary_diversity": (0.0, math.inf),
+    "boundary_repulsion": (0.0, math.inf),
+    "max_steps": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "warmup_ratio": (0.0, 1.0),
+    "weight_decay": (0.0, math.inf),
+    "adam_beta1": (0.0, 1 - 1e-9),
+    "adam_beta2": (0.0, 1 - 1e-9),
+    "seed": (-math.inf, 2**63 - 1),
+}
+# what fp32 still holds and computes with; beyond it, an adapter would be one of NaN
+_LARGEST_WHOLE, _LARGEST_REAL, _SMALLEST = 10**9, 1e30, 1e-30
+_ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """Checks on construction; JSON both ways; unknown keys rejected."""
+
+    def __post_init__(self) -> None:
+        problems = field_problems(type(self), dataclasses.asdict(self))
+        if problems:
+            raise InputError(problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only (tuples become lists)."""
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from plain values; all problems at once.
+
+        Raises:
+            InputError: an unknown field or a value out of its range.
+        """
+        problems = field_problems(cls, values)
+        if problems:
+            raise InputError(problems)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Build from :meth:`to_json`'s text.
+
+        Raises:
+            InputError: no JSON object, or what :meth:`from_dict` finds.
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError(f"must be a JSON object, got {type(values).__name__}")
+        return cls.from_dict(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyLoRADAConfig(_Config):
+    """One adapter: rsLoRA on the attention projections, position bias, and landmarks.
+
+    Attributes:
+        r: rank of the LoRA update.
+        lora_alpha: LoRA's numerator; the update is scaled by alpha/sqrt(r) (rsLoRA) or alpha/r.
+        use_rslora: scale by alpha/sqrt(r) (Kalajdzievski 2023) instead of alpha/r (Hu et al. 2021).
+        use_dora: give every output feature of an adapted module a trained magnitude (DoRA, Liu et al. 2024).
+        lora_dropout: dropout on the input of the LoRA branch.
+        target_modules: suffixes of the adapted linear modules; None takes the base's attention projections.
+        position_bias: scale each layer's update by position (see :class:`PositionBias`).
+        position_bias_buckets: log buckets of the position bias.
+        landmarks: whether the adapter has landmarks at all.
+        landmark_design: where landmarks enter and what their gates look at: ``position_adaptive``, at the final norm,
+            by position bucket and content; ``global``, at the final norm, by the mean of all tokens so far;
+            ``per_layer``, at every layer's MLP, by the maximum so far; ``attention``, as extra keys and values of every
+            layer. Buckets and boundaries belong to the first alone.
+        num_landmarks: L; 0 is the same as ``landmarks=False``.
+        share_landmarks: of ``per_layer``, one bank of landmarks for all layers; each keeps its own gate and scale.
+        replication_noncausal_pooling: of ``global`` and ``per_layer``, pool over the whole block, future tokens
+            included, as the published code did. Such a model sees what it is to predict; only to repeat published
+            figures.
+        landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``; ``auto`` becomes, at once, what the study in
+            ``bucketing_study`` has confirmed: ``learnable`` if it is better, else ``fixed``.
+        bucketing_study: folder of that study (``mlruns/studies/NAME``).
+        num_buckets: B.
+        bucket_spacing: spacing of fixed buckets.
+        max_positions: the trained block length T in tokens; a study sets it from the text.
+        temperature: softness of learnable buckets, in units of the relative position u = p / max_positions.
+        boundary_lr_scale: learning rate of the boundaries over that of everything else.
+        boundary_init: where learnable boundaries start; ``fixed`` starts at the log edges and holds them still for
+            the first ``boundary_warmup`` share of the steps (the curriculum).
+        boundary_warmup: that share; only with ``boundary_init="fixed"``.
+        boundary_diversity: weight w of the regularizer -w * std(boundaries).
+        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included).
+
+    The rate, the hold and the clamp of boundaries to the block are the optimizer's: that of a :class:`Seat`, or of
+    :meth:`HyLoRADAModel.create_optimizer`. With another one, boundaries are trained as any other parameter.
+
+    Example:
+        >>> HyLoRADAConfig(landmark_bucketing="learnable", temperature=0.01).num_buckets
+        32
+    """
+
+    r: int = 8
+    lora_alpha: float = 16.0
+    use_rslora: bool = True
+    use_dora: bool = False
+    lora_dropout: float = 0.0
+    target_modules: tuple[str, ...] | None = None
+    position_bias: bool = True
+    position_bias_buckets: int = 64
+    landmarks: bool = True
+    landmark_design: LandmarkDesign = "position_adaptive"
+    num_landmarks: int = 8
+    share_landmarks: bool = False
+    replication_noncausal_pooling: bool = False
+    landmark_bucketing: LandmarkBucketing = "fixed"
+    bucketing_study: str | None = None
+    num_buckets: int = 32
+    bucket_spacing: BucketSpacing = "log"
+    max_positions: int | None = None
+    temperature: float = 0.02
+    boundary_lr_scale: float = 1.0
+    boundary_init: BoundaryInit = "log"
+    boundary_warmup: float = 0.0
+    boundary_diversity: float = 0.0
+    boundary_repulsion: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.landmark_bucketing == "auto" and not self.has_buckets:
+            object.__setattr__(self, "landmark_bucketing", "fixed")  # there is nothing to decide
+        if self.landmark_bucketing == "auto":
+            object.__setattr__(self, "landmark_bucketing", decided_bucketing(self.bucketing_study))
+        problems = []
+        if self.max_positions is not None and self.has_buckets and self.num_buckets > self.max_positions:
+            problems.append(
+                f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} positions; "
+                "use at most one bucket a position"
+            )
+        design = self.landmark_design
+        if self.landmark_bucketing == "learnable" and design != "position_adaptive":
+            problems.append(f"landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got {design!r}")
+        if self.share_landmarks and design != "per_layer":
+            problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
+        if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
+            problems.append(
+                f"replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got {design!r}"
+            )
+        if self.boundary_warmup > 0 and self.boundary_init != "fixed":
+            problems.append(
+                f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', got {self.boundary_init!r}"
+            )
+        if self.target_modules is not None and not self.target_modules:
+            problems.append("target_modules must name at least one module, got []")
+        if problems:
+            raise InputError(problems)
+
+    @property
+    def has_landmarks(self) -> bool:
+        return self.landmarks and self.num_landmarks > 0
+
+    @property
+    def has_buckets(self) -> bool:
+        return self.has_landmarks and self.landmark_design == "position_adaptive"
+
+    @property
+    def learns_boundaries(self) -> bool:
+        return self.has_buckets and self.landmark_bucketing == "learnable"
+
+    @property
+    def scaling(self) -> float:
+        """alpha/sqrt(r) with rsLoRA, alpha/r without."""
+        return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(_Config):
+    """How one adapter is trained; names as in transformers' ``TrainingArguments``.
+
+    Attributes:
+        max_steps: optimizer steps of a full run; the schedule ends there, also for a run that is stopped early.
+        batch_size: blocks a step.
+        learning_rate: peak learning rate of everything but the boundaries.
+        lr_scheduler_type: decay to 0 after the warm-up (``constant``: none).
+        warmup_ratio: share of the steps with a linearly rising learning rate.
+        weight_decay: AdamW's, on matrices only; boundaries, scales and biases have none.
+        max_grad_norm: the adapter's gradient is clipped to this norm.
+    """
+
+    max_steps: int = 250
+    batch_size: int = 4
+    learning_rate: float = 2e-3
+    lr_scheduler_type: SchedulerType = "cosine"
+    warmup_ratio: float = 0.05
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+
+
+def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
+    """One line for each unknown key, wrong type and value outside its limits; empty if all is well."""
+    hints = get_type_hints(cls)
+    problems = []
+    for name, value in values.items():
+        if name not in hints:
+            problems.append(f"unknown field {name!r}; {nearest(name, hints)}")
+        elif message := _value_problem(name, value, hints[name]):
+            problems.append(message)
+    return problems
+
+
+def _value_problem(name: str, value: Any, hint: Any) -> str | None:
+    if get_origin(hint) is Literal:
+        allowed = get_args(hint)
+        return None if value in allowed else f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
+    if not _has_type(value, hint):
+        return f"{name} must be {_describe(hint)}, got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if value != value or value in (math.inf, -math.inf):  # `math.isfinite` takes no whole number beyond 1e308
+        return f"{name} must be finite, got {value}"
+    if name in _ABOVE_ZERO and value < _SMALLEST:
+        return f"{name} must be {'above 0' if value <= 0 else f'at least {_SMALLEST:g}'}, got {value}"
+    low, high = _NUMBER_LIMITS.get(name, (-math.inf, math.inf))
+    if not low <= value <= high:
+        upper = f" and at most {high:g}" if high < math.inf else ""
+        return f"{name} must be at least {low:g}{upper}, got {value}"
+    largest = _LARGEST_REAL if hint is float else _LARGEST_WHOLE
+    return f"{name} must be at most {largest:g}, got {value}" if high == math.inf and value > largest else None
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    options = get_args(hint)
+    if type(None) in options:
+        return value is None or any(_has_type(value, o) for o in options if o is not type(None))
+    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+
+
+def _describe(hint: Any) -> str:
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    if hint in names:
+        return names[hint]
+    options: Iterable[Any] = get_args(hint)
+    if type(None) in options:
+        return " or ".join(_describe(o) for o in options if o is not type(None)) + " or null"
+    return "a list of names"

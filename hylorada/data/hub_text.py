@@ -1,0 +1,107 @@
+"""Data sets of the Hugging Face hub, read into rows by split."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hylorada.base_models.builtin_names import PYDOCS
+from hylorada.base_models.loading import first_line, hub_is_reachable, is_gated
+from hylorada.data.columns import Rows, Table, read_texts
+from hylorada.data.splits import splits_named
+from hylorada.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+
+
+def read_hub(
+    data: str, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> tuple[dict[str, list[Rows]], tuple[str, ...], str | None]:
+    """Read a data set `name` or `name:config`.
+
+    Returns:
+        Rows by split, names of the splits that are none of ours and left out, and the commit, if known.
+
+    Raises:
+        InputError: it can't be found or read, or its text column can't be told.
+    """
+    import datasets
+
+    name, _, config = data.partition(":")
+    # To `datasets` these are ways to read whatever lies in the current folder, or in the folder of this name.
+    if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or os.path.isdir(name):
+        raise InputError(f"data {data!r}: {name!r} is no data set of the hub; name a folder or a file by its path")
+    offline = not hub_is_reachable()
+    with _quiet_datasets(offline):
+        try:
+            found = datasets.load_dataset(name, config or None)
+        except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+            raise InputError(_hub_problem(data, error, offline)) from error
+    rows, left_out = rows_by_split(data, found, text_column, tokenizer)
+    # The commit stands in the addresses of the downloaded files: hf://datasets/NAME@COMMIT/...
+    commit = re.search(r"@([0-9a-f]{40})/", " ".join(next(iter(found.values())).info.download_checksums or {}))
+    return rows, left_out, commit[1] if commit else None
+
+
+def rows_by_split(
+    data: str, found: Mapping[str, Any], text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> tuple[dict[str, list[Rows]], tuple[str, ...]]:
+    """Group what `load_dataset` returns by split; a single one of a foreign name counts as one text (under "").
+
+    Returns:
+        Rows by split, and the names of the splits that are left out.
+    """
+    labels = {name: splits_named(name) for name in found}
+    taken = {name: min(split) for name, split in labels.items() if len(split) == 1}
+    if len(found) == 1 and not taken:
+        taken = dict.fromkeys(found, "")
+    rows: dict[str, list[Rows]] = {}
+    for name, split in taken.items():
+        table = _table(data, found[name])
+        read = read_texts(table, text_column, tokenizer)
+        rows.setdefault(split, []).append(replace(read, source=f"split {name!r}"))
+    return rows, tuple(name for name in found if name not in taken)
+
+
+def _table(data: str, rows: Any) -> Table:
+    types = {name: getattr(feature, "dtype", type(feature).__name__.lower()) for name, feature in rows.features.items()}
+    return Table(data, types, lambda column: list(rows[column]))
+
+
+def _hub_problem(data: str, error: BaseException, offline: bool) -> str:
+    name, _, config = data.partition(":")
+    if is_gated(error):
+        return f"data {data!r}: access to {name} needs approval and a token"
+    if (hint := nearest(data, [PYDOCS])).startswith("did you mean"):
+        return f"data {data!r}: no file, no folder and no hub data set; {hint}"
+    if offline:
+        names = f"{name!r}, {config!r}" if config else repr(name)
+        fetch = f'python -c "from datasets import load_dataset; load_dataset({names})"'
+        return f"data {data!r}: no file or folder, the hub can't be reached, no copy is cached; fetch it with: {fetch}"
+    return f"data {data!r}: {first_line(error)}"
+
+
+@contextlib.contextmanager
+def _quiet_datasets(offline: bool) -> Iterator[None]:
+    """No progress bars; with `offline`, no attempts at the network, whose retries take 23 s."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE, datasets.are_progress_bars_disabled())
+    level = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs of an error, the error says too
+    if offline:
+        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before[:2]
+        datasets.logging.set_verbosity(level)
+        if not before[2]:
+            datasets.enable_progress_bars()

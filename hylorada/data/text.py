@@ -1,0 +1,253 @@
+"""Text: what a user names with `--data`, read into documents of three splits."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hylorada.base_models.builtin_names import PYDOCS
+from hylorada.data.columns import Rows
+from hylorada.data.hub_text import HUB_ID, read_hub
+from hylorada.data.separators import DOCUMENT_SEPARATORS, decide, join
+from hylorada.data.splits import COMPRESSIONS, SPLITS, SUFFIXES, find_splits, keywords, kind_of
+from hylorada.data.tables import read_file
+from hylorada.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class SplitSource:
+    """Where a split comes from.
+
+    Attributes:
+        files: that were read, or the split of a hub data set; none where the split was cut off another.
+        rows: that were read, empty ones included.
+        empty: rows that were dropped because they hold nothing.
+        cut_from: "train" or "the whole text" where the split is a piece of that; else None.
+    """
+
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    empty: int = 0
+    cut_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents of the three splits; none is blank.
+
+    Attributes:
+        splits: "train", "validation" and "test", each with its documents in order.
+        fingerprint: first 16 hex digits of the SHA-256 over the contents of all splits.
+        revision: commit of a hub data set, as far as `datasets` knows it; None for anything local.
+        separator: what stands between documents: "eos", "newline" or "none"; see :func:`load_text`.
+        column: of the tables that were read; None for plain text.
+        delimiter: of the cells of a .csv or .tsv file.
+        sources: of each split.
+        left_out: splits and files that were found and are none of the text.
+    """
+
+    name: str
+    splits: dict[str, tuple[str, ...]]
+    fingerprint: str
+    revision: str | None = None
+    separator: str = "eos"
+    column: str | None = None
+    delimiter: str | None = None
+    sources: Mapping[str, SplitSource] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The rows of a source by split; under "" where it has none."""
+
+    rows: dict[str, list[Rows]]
+    revision: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def load_text(
+    data: str,
+    *,
+    text_column: str | None = None,
+    document_separator: str = "auto",
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    split: str | None = None,
+) -> Text:
+    """Read `pydocs`, a file, a folder, or a hub data set `name` or `name:config`.
+
+    A source without named splits is cut 80/10/10 by characters into contiguous pieces; a document may be cut in two.
+    Splits that a source with a train split lacks are cut off its end, 10 % each.
+
+    Args:
+        data: the source; an existing file or folder goes before a hub id of the same name.
+        text_column: the column that holds the text; by default `text`, then `content`, then chats (`messages`,
+            `conversations`), then a column of another usual name if no other column holds text.
+        document_separator: "eos": the tokenizer's end token stands between documents. "newline": rows are lines of one
+            running text. "none": rows are joined as they are. "auto": "newline" where rows are evidently lines (they
+            end in their own newline, or blank rows stand between them), "none" for chats, else "eos".
+        tokenizer: whose chat template turns chats into text; needed for chats alone.
+        split: the only one that is needed; then a source without a train split will do.
+
+    Raises:
+        InputError: the source, its column or one of its splits can't be used.
+
+    Example:
+        >>> sorted(load_text("pydocs").splits)
+        ['test', 'train', 'validation']
+    """
+    if document_separator not in DOCUMENT_SEPARATORS:
+        hint = nearest(document_separator, DOCUMENT_SEPARATORS)
+        raise InputError(f"document_separator {document_separator!r} is unknown; {hint}")
+    source = _read_source(data, text_column, tokenizer)
+    everything = [rows for parts in source.rows.values() for rows in parts]
+    column, delimiter = _common_column(data, everything)
+    separator = decide(everything) if document_separator == "auto" else document_separator
+    whole = {
+        name: join((text for rows in parts for text in rows.texts), separator) for name, parts in source.rows.items()
+    }
+    sources = {name: _origin(parts, separator) for name, parts in source.rows.items()}
+    documents, sources = _complete(data, whole, sources, split)
+    if empty := [f"data {data!r}: split {name!r} is empty" for name, texts in documents.items() if not texts]:
+        raise InputError(empty)
+    return Text(
+        data,
+        documents,
+        _fingerprint(documents),
+        source.revision,
+        separator,
+        column,
+        delimiter,
+        sources,
+        source.left_out,
+    )
+
+
+def _read_source(data: str, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
+    path = Path(os.path.expanduser(data))
+    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")):
+        raise InputError(f"text_column {text_column!r}: data {data!r} is plain text and has no columns")
+    if data == PYDOCS:
+        from pydoc_data.topics import topics
+
+        return _Source({"": [Rows((topics[name],), source="") for name in sorted(topics)]})
+    if data and os.path.isdir(path):
+        return _read_folder(path, text_column, tokenizer)
+    if os.path.isfile(path):
+        return _Source({"": [replace(read_file(path, text_column, tokenizer), source=path.name)]})
+    if data.startswith((".", "/", "~")) or data.endswith((*SUFFIXES, *COMPRESSIONS)) or not HUB_ID.fullmatch(data):
+        raise InputError(f"data {data!r}: {_what_is_there(path)}")
+    rows, left_out, revision = read_hub(data, text_column, tokenizer)
+    return _Source(rows, revision, left_out)
+
+
+def _what_is_there(path: Path) -> str:
+    if os.path.islink(path):
+        return f"it is a link to {os.readlink(path)!r}, which can't be followed"
+    if os.path.exists(path):
+        return "it is neither a file nor a folder"
+    return f"no such file or folder{_sibling(path)}"
+
+
+def _sibling(path: Path) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except (OSError, ValueError):  # the second where a name holds NUL
+        return ""
+    return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
+
+
+def _read_folder(folder: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
+    layout = find_splits(folder)
+    rows = {
+        split: [
+            replace(read_file(path, text_column, tokenizer), source=str(path.relative_to(folder))) for path in paths
+        ]
+        for split, paths in layout.files.items()
+    }
+    return _Source(rows, left_out=layout.left_out)
+
+
+def _common_column(data: str, rows: Sequence[Rows]) -> tuple[str | None, str | None]:
+    """The column and the delimiter of all tables.
+
+    Raises:
+        InputError: the text would come from different columns.
+    """
+    columns = {r.column: r.source for r in rows if r.column is not None}
+    if len(columns) > 1:
+        listed = ", ".join(f"{column!r} in {source}" for column, source in columns.items())
+        raise InputError(f"data {data!r}: the text column is {listed}; name one with --text-column")
+    delimiters = [r.delimiter for r in rows if r.delimiter is not None]
+    return next(iter(columns), None), delimiters[0] if delimiters else None
+
+
+def _origin(parts: Sequence[Rows], separator: str) -> SplitSource:
+    blank = sum(not text.strip() for rows in parts for text in rows.texts) if separator == "eos" else 0
+    missing = sum(rows.missing for rows in parts)
+    return SplitSource(
+        files=tuple(rows.source for rows in parts if rows.source),
+        rows=sum(len(rows.texts) for rows in parts) + missing,
+        empty=blank + missing,
+    )
+
+
+def _complete(
+    data: str, splits: dict[str, list[str]], sources: dict[str, SplitSource], split: str | None
+) -> tuple[dict[str, tuple[str, ...]], dict[str, SplitSource]]:
+    """All three splits, those that the source lacks cut off the end of train; or those it has, if `split` is there."""
+    if "" in splits:  # no names say a split
+        pieces = dict(zip(SPLITS, _cut(splits[""], 2), strict=True))
+        cut = {name: replace(sources[""], cut_from="the whole text") for name in SPLITS}
+        return {name: tuple(texts) for name, texts in pieces.items()}, cut
+    if "train" not in splits:
+        if split in splits:
+            return {split: tuple(splits[split])}, {split: sources[split]}
+        there = ", ".join(sorted(splits)) or "no split that is named after one"
+        raise InputError(f"data {data!r}: no train split; it has: {there}; splits are named {keywords()}")
+    missing = [name for name in SPLITS if name not in splits]
+    pieces = dict(zip(["train", *missing], _cut(splits["train"], len(missing)), strict=True))
+    origins = {**dict.fromkeys(missing, SplitSource(cut_from="train")), **sources}
+    return {name: tuple({**splits, **pieces}[name]) for name in SPLITS}, {name: origins[name] for name in SPLITS}
+
+
+def _cut(documents: Sequence[str], num_ends: int) -> list[list[str]]:
+    """Contiguous pieces: the beginning, then `num_ends` of a tenth of the characters each; nothing lost or twice."""
+    total = sum(map(len, documents))
+    inner = [_cut_point(documents, total * (10 - tenths) // 10) for tenths in range(num_ends, 0, -1)]
+    return [_between(documents, begin, end) for begin, end in pairwise([0, *inner, total])]
+
+
+def _cut_point(documents: Sequence[str], at: int) -> int:
+    """`at`, moved to the document's edge where the cut would leave a blank piece of it."""
+    start = 0
+    for document in documents:
+        end = start + len(document)
+        if start < at < end:
+            blank_left, blank_right = not document[: at - start].strip(), not document[at - start :].strip()
+            return start if blank_left else end if blank_right else at
+        start = end
+    return at
+
+
+def _between(documents: Sequence[str], begin: int, end: int) -> list[str]:
+    pieces, start = [], 0
+    for document in documents:
+        pieces.append(document[max(begin - start, 0) : max(end - start, 0)])
+        start += len(document)
+    return [piece for piece in pieces if piece]
+
+
+def _fingerprint(splits: dict[str, tuple[str, ...]]) -> str:
+    digest = hashlib.sha256()
+    for name, documents in splits.items():
+        digest.update(f"{name} {len(documents)}\n".encode())
+        for content in (document.encode() for document in documents):
+            digest.update(f"{len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]

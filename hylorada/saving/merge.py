@@ -1,0 +1,75 @@
+"""Folds the LoRA part into the base's weights, where one weight can hold it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from hylorada.adapters.adapter import Adapter
+from hylorada.adapters.lora import weight_of
+from hylorada.errors import InputError
+
+
+@torch.no_grad()
+def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
+    """Put :func:`merged_weights` into the base, which is marked as merged until :func:`restore`.
+
+    Returns:
+        The base's own weights, by the module's path.
+
+    Raises:
+        InputError: the base is merged already, or what :func:`merged_weights` finds; the base is left as it was.
+    """
+    if "merged" in vars(base):  # weights given back in another order would be those of neither
+        raise InputError("the base is merged already, with the adapter of another model; unmerge that one first")
+    folded = merged_weights(base, adapter)
+    originals = {path: base.get_parameter(f"{path}.weight").detach().clone() for path in folded}
+    _overwrite(base, folded)
+    vars(base)["merged"] = True
+    return originals
+
+
+def restore(base: PreTrainedModel, originals: Mapping[str, Tensor]) -> None:
+    """Give the base its own weights back, bit for bit; with none given it keeps what it has as its own."""
+    _overwrite(base, originals)
+    del vars(base)["merged"]
+
+
+@torch.no_grad()
+def _overwrite(base: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    for path, weight in weights.items():
+        base.get_parameter(f"{path}.weight").copy_(weight)
+
+
+@torch.no_grad()
+def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
+    """W + scaling * B @ A of every adapted module, by its path; summed in the adapter's dtype, then in the base's.
+
+    With DoRA each row of the sum is brought to its trained magnitude.
+
+    Raises:
+        InputError: the adapter has a position bias or non-finite numbers.
+    """
+    if adapter.position_bias is not None:
+        raise InputError(
+            "an adapter with a position bias can't be merged: its update differs from position to position, "
+            "so no one weight gives it"
+        )
+    folded, broken = {}, []
+    for path in adapter.targets:
+        lora, module = adapter.lora_at(path), base.get_submodule(path)
+        assert lora is not None
+        delta = adapter.config.scaling * (lora.lora_B @ lora.lora_A)  # [d_out, d_in]
+        merged = weight_of(module).to(delta.dtype) + delta
+        magnitude = adapter.magnitude_at(path)
+        if magnitude is not None:
+            merged *= (magnitude / torch.linalg.vector_norm(merged, dim=1))[:, None]
+        weight = module.get_parameter("weight")
+        folded[path] = (merged.T if isinstance(module, Conv1D) else merged).to(weight.dtype)
+        if not folded[path].isfinite().all():
+            broken.append(f"{path} would have non-finite weights after the merge")
+    if broken:
+        raise InputError(broken)
+    return folded

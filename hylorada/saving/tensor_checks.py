@@ -1,0 +1,106 @@
+"""Checks that every stored adapter must pass, whichever program wrote it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hylorada.config import HyLoRADAConfig
+from hylorada.errors import InputError
+
+FORMAT = "hylorada-adapter-1"
+
+_BASE_FIELDS = ("model_type", "hidden_size", "num_hidden_layers")
+_DTYPES = (torch.float32, torch.float64)  # in bf16 an adapter would have lost what it learned
+_SHOWN = 10
+
+
+def shape_of(base: PreTrainedModel) -> dict[str, Any]:
+    """Return what an adapter must find again in its base."""
+    return {field: getattr(base.config, field) for field in _BASE_FIELDS}
+
+
+def base_problems(folder: Path, saved: Mapping[str, Any], base: PreTrainedModel) -> list[str]:
+    """List how this base differs from the one that the adapter was saved with."""
+    given = shape_of(base)
+    return [
+        f"adapter {str(folder)!r} was saved for a base with {field} {saved.get(field)!r}, this one has {given[field]!r}"
+        for field in _BASE_FIELDS
+        if saved.get(field) != given[field]
+    ]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises:
+        InputError: the file is damaged, or holds something else.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise InputError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+def read_fields(path: Path, values: dict[str, Any], fields: Mapping[str, type]) -> dict[str, Any]:
+    """Check that the JSON object that was read from ``path`` is of this format and has these fields alone.
+
+    Raises:
+        InputError: another format, or a field is missing, unexpected or of another type.
+    """
+    if values.get("format") != FORMAT:
+        raise InputError(f"{path}: format {values.get('format')!r}, expected {FORMAT!r}")
+    problems = [f"{path}: unexpected field {name!r}" for name in values.keys() - fields.keys()]
+    for name, kind in fields.items():
+        if type(values.get(name)) is not kind:
+            problems.append(f"{path}: {name} must be of type {kind.__name__}, got {values.get(name)!r}")
+    if problems:
+        raise InputError(sorted(problems))
+    return values
+
+
+def configuration(path: Path, values: Mapping[str, Any]) -> HyLoRADAConfig:
+    """Make the configuration that was read from ``path``."""
+    try:
+        return HyLoRADAConfig.from_dict(values["config"])
+    except InputError as error:
+        raise InputError([f"{path}: {p}" for p in error.problems]) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def tensor_problems(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """List the tensors that are missing, unexpected, of another shape or dtype, or non-finite."""
+    problems = [f"{path}: tensor {name!r} is missing" for name in expected.keys() - found.keys()]
+    problems += [f"{path}: tensor {name!r} is unexpected" for name in found.keys() - expected.keys()]
+    for name in expected.keys() & found.keys():
+        if found[name].shape != expected[name].shape:
+            shapes = f"{list(found[name].shape)}, must be {list(expected[name].shape)}"
+            problems.append(f"{path}: tensor {name!r} has shape {shapes}")
+        elif found[name].dtype not in _DTYPES:
+            problems.append(f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64")
+        elif not found[name].to(expected[name].dtype).isfinite().all():
+            problems.append(f"{path}: tensor {name!r} has numbers that are not finite in {expected[name].dtype}")
+    problems.sort()
+    if len(problems) > _SHOWN:
+        problems = [*problems[:_SHOWN], f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named"]
+    return problems

@@ -1,0 +1,148 @@
+"""What a seat's step does to boundaries, for Trainer or a training loop of one's own: a loss and an optimizer."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainingArguments
+
+from hylorada.adapters.adapter import Adapter, boundary_penalties
+from hylorada.config import TrainingConfig
+from hylorada.errors import InputError
+
+_LEFT_OUT = (
+    "boundary_diversity and boundary_repulsion are part of the model's own loss; "
+    "Trainer's label_smoothing_factor and compute_loss_func leave it out, and so does TRL's SFTTrainer"
+)
+
+
+class BoundaryAdamW(torch.optim.AdamW):
+    """AdamW that holds boundaries for their first ``hold_steps`` steps, and keeps them within the block.
+
+    Its group named ``boundaries`` carries both and the number of steps done, so copies hold too; but a copy's gradient
+    is there meanwhile, and part of a norm that is clipped by.
+    """
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; while boundaries are held they get no gradient, moments or count of their own."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.holds():
+            for group in self._boundary_groups():
+                group["params"][0].grad = None  # with one of zeros AdamW would count the step
+        _plain_step(self)
+        for group in self._boundary_groups():
+            group["steps"] += 1
+            with torch.no_grad():
+                group["params"][0].clamp_(0.0, 1.0)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the steps done; how many are held is this optimizer's own, by its ``max_steps``."""
+        own = [group["hold_steps"] for group in self._boundary_groups()]
+        super().load_state_dict(state_dict)
+        for group, hold_steps in zip(self._boundary_groups(), own, strict=True):
+            group["hold_steps"] = hold_steps
+
+    def holds(self) -> bool:
+        """Whether the next step leaves boundaries where they are."""
+        return any(group["steps"] < group["hold_steps"] for group in self._boundary_groups())
+
+    def _boundary_groups(self) -> list[dict[str, Any]]:
+        """The one group, or none."""
+        return [group for group in self.param_groups if group.get("name") == "boundaries"]
+
+
+def _plain_step(optimizer: torch.optim.AdamW) -> None:
+    """AdamW's step without what torch puts around it: the subclass has that around its own, and hooks count once."""
+    step = torch.optim.AdamW.step
+    if getattr(step, "hooked", False):
+        step = vars(step)["__wrapped__"]  # without torch's hooks
+    step(optimizer)
+
+
+def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> BoundaryAdamW:
+    """See :meth:`HyLoRADAModel.create_optimizer`."""
+    if not isinstance(training, TrainingConfig | TrainingArguments):
+        raise InputError(f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}")
+    adapter.refuse_if_seated()
+    if not any(parameter.requires_grad for parameter in adapter.parameters()):
+        raise InputError("the adapter is frozen; load it with from_pretrained(..., is_trainable=True)")
+    groups = adapter.optimizer_groups(training.weight_decay)
+    for group in groups:
+        group["lr"] = training.learning_rate * group["lr_scale"]
+        if group["name"] == "boundaries":
+            group |= {"steps": 0, "hold_steps": _hold_steps(adapter, training)}
+    optimizer = BoundaryAdamW(
+        groups,
+        lr=training.learning_rate,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+    )
+    adapter.hold_boundaries(_while_held(optimizer) if optimizer.holds() else None)
+    return optimizer
+
+
+def _hold_steps(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> float:
+    share = adapter.config.boundary_warmup  # 0 unless boundary_init is fixed
+    if share and training.max_steps < 1:
+        raise InputError(
+            f"boundary_warmup {share} is a share of max_steps, which must then be at least 1, got {training.max_steps}"
+        )
+    return share * training.max_steps
+
+
+def _while_held(optimizer: BoundaryAdamW) -> Callable[[Tensor], None]:
+    """A hook that drops the boundaries' gradient, before anyone clips by a norm that it is part of."""
+    alive = weakref.ref(optimizer)
+
+    def drop(boundaries: Tensor) -> None:
+        stepping = alive()
+        if stepping is not None and stepping.holds():
+            boundaries.grad = None
+
+    return drop
+
+
+def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) -> Any:
+    """A model's output in training, with the boundaries' regularizers added to its loss.
+
+    Args:
+        output: of the base: a ``ModelOutput``, or a tuple that begins with the loss.
+        adapters: that it was computed with.
+        call: the base's arguments, ``labels`` [b, T] among them where it was to give a loss; with Trainer's
+            ``num_items_in_batch`` they are a part of the step's batch.
+
+    Raises:
+        InputError: somebody else computes the loss, without the regularizers.
+    """
+    labels, items = call.get("labels"), call.get("num_items_in_batch")
+    if labels is None and items is None:
+        return output
+    penalty = boundary_penalties(adapters)
+    if penalty is None:
+        return output
+    if labels is None:
+        raise InputError(_LEFT_OUT)
+    if items is not None:
+        predicted = call["shift_labels"] if call.get("shift_labels") is not None else labels[..., 1:]
+        penalty = penalty * (predicted != -100).sum() / items
+    if isinstance(output, tuple):
+        return (output[0] + penalty, *output[1:])
+    output.loss = output.loss + penalty
+    return output
+
+
+def refuse_penalties(adapters: Sequence[Adapter]) -> None:
+    """Refuse to train a base's body by itself where the model's own loss has regularizers.
+
+    Raises:
+        InputError: an adapter has some.
+    """
+    if boundary_penalties(adapters) is not None:
+        raise InputError(_LEFT_OUT)

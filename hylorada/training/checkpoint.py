@@ -1,0 +1,134 @@
+"""Save and restore a seat in one file: parameters, both Adam moments, step and random state; safetensors, no pickle."""
+
+import json
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hylorada.adapters.adapter import group_of
+from hylorada.errors import InputError
+from hylorada.runtime.atomic_files import replace_file
+from hylorada.training.seat import Seat
+
+_FORMAT = "hylorada-seat-4"
+_TEXTS = ("step", "extra", "layout")
+_VECTORS = ("values", "exp_avg", "exp_avg_sq")
+
+_Shape = tuple[tuple[int, ...], torch.dtype]
+
+
+class UnreadableCheckpoint(InputError):
+    """A seat's file that is damaged or of another version: training it anew gives the same seat."""
+
+
+def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
+    """Write a seat so that a crash at any moment leaves either the previous file or the new one.
+
+    A seat's numbers lie in a few vectors and are written as such: hundreds of small copies from a GPU take longer than
+    the training between two reports. The layout that tells the parameters apart is kept beside them.
+
+    Args:
+        seat: at a report boundary, never within a step.
+        path: of the file; its folder must exist.
+        extra: JSON values kept beside the tensors.
+    """
+    tensors = {f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone() for g in seat.groups for v in _VECTORS}
+    tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
+    tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
+    texts = {"step": str(seat.step), "extra": json.dumps(extra), "layout": json.dumps(_layout(seat))}
+    content = save(tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts})
+    replace_file(path, content)
+
+
+def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
+    """Bring a fresh seat of the same configuration to the saved state.
+
+    Returns:
+        The ``extra`` values.
+
+    Raises:
+        UnreadableCheckpoint: the file is damaged, or of another version; the seat is left as it was.
+        InputError: a parameter or tensor is missing, unexpected, or of another shape or dtype; the seat is left as it
+            was.
+    """
+    metadata, tensors = _read(path)
+    _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
+    vectors = {f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")}
+    stream = tensors.get("dropout_stream", seat.adapter.dropout_stream.get_state())
+    vectors["dropout_stream"] = torch.empty(stream.shape, dtype=torch.uint8)  # its size depends on the kind of device
+    _compare(path, "tensors", {n: _shape(t) for n, t in tensors.items()}, {n: _shape(t) for n, t in vectors.items()})
+    seat.adapter.set_dropout_stream(tensors.pop("dropout_stream"))
+    with torch.no_grad():
+        for name, value in tensors.items():
+            vectors[name].copy_(value)
+    for group in seat.groups:
+        if group.step:
+            seat.open_state(group)
+    seat.step = int(metadata["step"])
+    extra: dict[str, Any] = json.loads(metadata["extra"])
+    return extra
+
+
+def read_parameters(path: Path) -> dict[str, Tensor]:
+    """Return the parameters of a saved seat by their names in the adapter, without a base to build the adapter on.
+
+    Raises:
+        UnreadableCheckpoint: the file is damaged, or of another version.
+    """
+    metadata, tensors = _read(path)
+    shapes: dict[str, list[int]] = json.loads(metadata["layout"])
+    starts: dict[str, int] = defaultdict(int)
+    parameters = {}
+    for name, shape in shapes.items():  # a group's vector holds its parameters in this order
+        group = group_of(name, len(shape))
+        own = slice(starts[group], starts[group] + math.prod(shape))
+        parameters[name] = tensors[f"{group}/values"][own].view(shape)
+        starts[group] = own.stop
+    return parameters
+
+
+def _compare(path: Path, what: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    if found != expected:
+        wrong = sorted(n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n))
+        raise InputError(f"{path} doesn't fit the adapter: {len(wrong)} {what} differ, first {wrong[:10]}")
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise UnreadableCheckpoint(f"{path} is damaged: {error}") from error
+    if metadata.get("format") != _FORMAT:
+        found = metadata.get("format")
+        raise UnreadableCheckpoint(f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}")
+    if not {"crc32", *_TEXTS} <= metadata.keys() or _checksum(tensors, metadata) != metadata["crc32"]:
+        raise UnreadableCheckpoint(f"{path} is damaged: its checksum differs")
+    return metadata, tensors
+
+
+def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    """Of all bits: safetensors notices a cut file, not a flipped bit."""
+    crc = zlib.crc32("\n".join(texts[name] for name in _TEXTS).encode())
+    for name in sorted(tensors):
+        crc = zlib.crc32(f"{name} {_shape(tensors[name])}".encode(), crc)
+        crc = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
+
+
+def _layout(seat: Seat) -> dict[str, list[int]]:
+    """Shape of every parameter, by name."""
+    return {name: list(parameter.shape) for name, parameter in seat.adapter.named_parameters()}
+
+
+def _shape(tensor: Tensor) -> _Shape:
+    return tuple(tensor.shape), tensor.dtype

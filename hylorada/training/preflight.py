@@ -1,0 +1,136 @@
+"""What must be true of adapters on a base before anything is trained with them, tried out on one batch."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hylorada.adapters.adapter import Adapter
+from hylorada.base_models.architectures import architecture_of, decoder_layers
+from hylorada.errors import InputError
+from hylorada.multi_adapter.pack import Pack
+from hylorada.training.seat import Seat
+from hylorada.training.steps import DoesNotFit, train_step
+
+_STEPS = 2
+_NOISE = 0.02
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
+    """Train throw-away seats for two steps and look at what was promised.
+
+    - The configuration in force, read back from the live objects, is the one asked for.
+    - Every trained parameter gets a gradient, and the base none.
+    - No prediction depends on a later token: at several cuts, its gradient with respect to the embeddings behind the
+      cut is exactly 0. (Seats with ``replication_noncausal_pooling`` are let off.)
+    - The base's parameters are what they were.
+
+    Args:
+        pack: with the base.
+        seats: one for each configuration; they are of no use afterwards.
+        input_ids: [N, T] training blocks on the base's device.
+
+    Raises:
+        InputError: naming the module or parameter at fault, or that one trial does not fit into memory.
+    """
+    base = pack.base
+    before = _checksums(base)
+    problems = [p for seat in seats for p in _misapplied(seat)]
+    for _ in range(_STEPS):
+        outcomes = train_step(pack, dict(enumerate(seats)), input_ids)
+        if unfit := [o for o in outcomes.values() if isinstance(o, DoesNotFit)]:
+            raise InputError(str(unfit[0]))
+    for seat in seats:
+        problems += _probe_alone(pack, seat, input_ids[:1].long()[None])
+    after = _checksums(base)
+    problems += [f"training changed the frozen base's {n!r}" for n in before if not torch.equal(before[n], after[n])]
+    problems += [f"the frozen base's {n!r} got a gradient" for n, p in base.named_parameters() if p.grad is not None]
+    if problems:
+        raise InputError(problems)
+
+
+def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:
+    """What one block [1, 1, T] shows."""
+    adapter = _moved(seat.adapter).eval()
+    seat.grads.zero_()
+    with _watched(pack) as outputs, pack.uncompiled():
+        nll = pack.token_nll([adapter], ids)[0, 0]  # [T - 1]
+        nll.sum().backward(retain_graph=True)
+        found = [
+            f"{_named(seat)}: parameter {name!r} gets no gradient"
+            for name, parameter in adapter.named_parameters()
+            if parameter.grad is None or not parameter.grad.any()
+        ]
+        if not adapter.config.replication_noncausal_pooling and (leak := _leak(nll, outputs)):
+            found.append(f"{_named(seat)}: {leak}")
+    return found
+
+
+def _named(seat: Seat) -> str:
+    config = seat.adapter.config
+    return f"landmark_design {config.landmark_design!r}" if config.has_landmarks else "adapter without landmarks"
+
+
+def _misapplied(seat: Seat) -> list[str]:
+    asked = {**seat.adapter.config.to_dict(), **seat.training.to_dict()}
+    found = seat.applied()
+    return [f"{k} is {found[k]!r} in the trainer, {v!r} was asked for" for k, v in asked.items() if found[k] != v]
+
+
+@torch.no_grad()
+def _moved(adapter: Adapter) -> Adapter:
+    """Away from zeros, behind which a leak or a missing gradient would hide."""
+    generator = torch.Generator().manual_seed(adapter.seed)
+    for parameter in adapter.parameters():
+        if parameter is not adapter.boundaries:
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(_NOISE * noise.to(parameter.device))
+    return adapter
+
+
+@contextmanager
+def _watched(pack: Pack) -> Iterator[dict[str, Tensor]]:
+    """Within it the outputs of embedding, layers and final norm are kept, in order; all need gradients."""
+    base, architecture = pack.base, architecture_of(pack.base.config.model_type)
+    modules = {"the embedding": base.get_input_embeddings(), **decoder_layers(base)}
+    modules |= {architecture.final_norm: base.get_submodule(architecture.final_norm)}
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            hidden = output[0] if isinstance(output, tuple) else output
+            outputs[name] = hidden if hidden.requires_grad else hidden.requires_grad_()
+            return output
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _leak(nll: Tensor, outputs: dict[str, Tensor]) -> str | None:
+    """Through which module a prediction sees what comes after it; None if none does."""
+    length = len(nll) + 1
+    names, tensors = zip(*outputs.items(), strict=True)
+    # beside powers of two and not on them alone: a leak may lie within chunks of the text
+    for cut in sorted({c for c in (1, 3, length // 2 - 1, length // 2, length // 2 + 1, length - 2) if 0 < c < length}):
+        # the last prediction made from the tokens before the cut
+        found = torch.autograd.grad(nll[cut - 1], tensors, retain_graph=True, allow_unused=True)
+        seen = [0.0 if g is None else g[:, cut:].abs().max().item() for g in found]
+        if seen[0]:
+            place = next((name for name, size in zip(names, seen, strict=True) if not size), "the head")
+            return f"the prediction from {cut} tokens depends on later ones (gradient {seen[0]:.1e}) through {place!r}"
+    return None
+
+
+@torch.no_grad()
+def _checksums(base: nn.Module) -> dict[str, Tensor]:
+    """Of each parameter the sum of its bits, read as whole numbers."""
+    return {n: p.view(_WORDS[p.element_size()]).sum(dtype=torch.int64) for n, p in base.named_parameters()}

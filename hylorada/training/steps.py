@@ -1,0 +1,156 @@
+"""Train and evaluate the seats of a pack together."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hylorada.adapters.adapter import Adapter, boundary_penalties
+from hylorada.data.blocks import Blocks
+from hylorada.data.perplexity import Evaluation, summarize
+from hylorada.multi_adapter.pack import Pack
+from hylorada.runtime.devices import is_out_of_memory, to_device
+from hylorada.training.seat import Diverged, PendingStep, Seat, update
+
+Name = TypeVar("Name", bound=Hashable)
+_EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
+
+
+class DoesNotFit(Exception):
+    """One seat alone needs more memory than the device has."""
+
+    def __init__(self, device: torch.device) -> None:
+        used = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
+        super().__init__(f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB")
+
+
+Outcome = float | Diverged | DoesNotFit
+StartedStep = tuple[list[Name], PendingStep | DoesNotFit]
+
+
+def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, Outcome]:
+    """One optimizer step of every seat, each at its own place in its own schedule; waits for the result.
+
+    Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
+    size can't share a forward; they take turns.
+
+    Args:
+        pack: the base.
+        seats: by name; each takes its next batch.
+        input_ids: [N, T] all training blocks; on the base's device they needn't be copied at each step.
+
+    Returns:
+        By name the mean NLL of the step's predicted tokens, :class:`Diverged` or :class:`DoesNotFit`.
+    """
+    return read_step(start_step(pack, seats, input_ids))
+
+
+def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> list[StartedStep[Name]]:
+    """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step.
+
+    Seats that don't fit into memory together take turns; one that doesn't fit alone has :class:`DoesNotFit` as result.
+    """
+    groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
+    for name, seat in seats.items():
+        groups[seat.adapter.config.r, seat.order.batch_size].append(name)
+    waiting = [part for names in groups.values() for part in _parts(names, pack.max_seats)]
+    started: list[StartedStep[Name]] = []
+    while waiting:
+        names = waiting.pop(0)
+        pending = _try_step(pack, [seats[n] for n in names], input_ids)
+        if pending is not None:
+            started.append((names, pending))
+        elif len(names) == 1:
+            started.append((names, DoesNotFit(pack.base.device)))
+        else:
+            pack.max_seats = len(names) // 2
+            waiting[:0] = _parts(names, pack.max_seats)
+    return started
+
+
+def _parts(names: list[Name], size: int | None) -> list[list[Name]]:
+    size = size or len(names)
+    return [names[i : i + size] for i in range(0, len(names), size)]
+
+
+def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
+    """The results of a started step, by name."""
+    results: dict[Name, Outcome] = {}
+    for names, pending in started:
+        found = [pending] if isinstance(pending, DoesNotFit) else pending.result()
+        results.update(zip(names, found, strict=True))
+    return results
+
+
+def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep | None:
+    """A step, or None, with the seats as they were, where memory doesn't suffice."""
+    drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
+    before = [stream.get_state() for stream in drawing]
+    try:
+        return _step_together(pack, seats, input_ids)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    # here the exception and the tensors that it held are gone
+    for stream, state in zip(drawing, before, strict=True):
+        stream.set_state(state)
+    if pack.base.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
+
+
+def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep:
+    device = pack.base.device
+    places = np.stack([s.order.indices(s.step) for s in seats])  # [K, b]
+    if isinstance(input_ids, torch.Tensor):
+        tokens = input_ids[to_device(places, input_ids.device)].to(device)  # [K, b, T]
+    else:
+        tokens = to_device(input_ids[places], device)
+    adapters = [s.adapter.train() for s in seats]
+    torch._foreach_zero_([s.grads for s in seats])
+    losses = pack.token_nll(adapters, tokens.long()).mean(dim=(1, 2))  # [K]
+    penalties = boundary_penalties(adapters)
+    total = losses.sum() if penalties is None else losses.sum() + penalties
+    total.backward()
+    return update(seats, losses.detach())
+
+
+@torch.no_grad()
+def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int | None = None) -> list[Evaluation]:
+    """Losses of K adapters on the same blocks, dropout off.
+
+    Args:
+        pack: the base.
+        adapters: K adapters; none evaluates the base alone and returns one result.
+        blocks: N blocks.
+        rows: blocks of all seats together in one forward; it bounds memory and doesn't change results. By default as
+            many as make 4,096 tokens on the CPU and 131,072 on a GPU.
+    """
+    if rows is None:
+        rows = _EVALUATION_TOKENS[pack.base.device.type] // blocks.input_ids.shape[1]
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for k, adapter in enumerate(adapters):
+        adapter.eval()
+        by_rank[adapter.config.r].append(k)
+    found: dict[int, Evaluation] = {}
+    for members in by_rank.values() if adapters else [[0]]:
+        results = _evaluate_together(pack, [adapters[k] for k in members] if adapters else [], blocks, rows)
+        found.update(zip(members, results, strict=True))
+    return [found[k] for k in sorted(found)]
+
+
+def _evaluate_together(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int) -> list[Evaluation]:
+    seats = max(1, len(adapters))
+    parts = []
+    chunk = max(1, rows // seats)
+    for start in range(0, blocks.num_blocks, chunk):
+        ids = torch.from_numpy(blocks.input_ids[start : start + chunk].astype(np.int64))
+        tokens = ids.to(pack.base.device).expand(seats, -1, -1)
+        parts.append(pack.token_nll(adapters, tokens))
+    token_nll = torch.cat(parts, dim=1).cpu().double().numpy()  # [K, N, T-1]
+    num_bytes = int(blocks.num_bytes.sum())
+    return [summarize(nll, num_bytes) for nll in token_nll]

@@ -1,0 +1,34 @@
+"""How far a study has come, and which command goes on with it."""
+
+from collections.abc import Mapping
+
+from studies.spec.study import Study
+from studies.trials.records import Record, planned_trials
+from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
+from studies.trials.winners import counting, wanted_runs
+
+
+def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
+    """Say how far each stage has come; how many runs a stage has is known once the one before has ended."""
+    ended = {s: sum(r.state != "running" for r in counting(study, records, s)) for s in ("search", "select", "confirm")}
+    searched = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
+    wanted = {"search": searched, **{stage: wanted_runs(study, stage) for stage in ("select", "confirm")}}
+    if ended["search"] >= searched:
+        wanted["select"] = len(select_records(study, records))
+        if ended["select"] >= wanted["select"]:
+            wanted["confirm"] = len(confirm_records(study, records))
+    lines = [f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count]
+    if begun := [r.state for r in records.values() if r.stage == "explain"]:
+        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended")
+    return lines
+
+
+def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
+    """Return the command that resumes a study, or the explanation of one of its winners."""
+    begun = [r for r in records.values() if r.state == "running"]
+    if not begun or any(r.stage != "explain" for r in begun):
+        return ["hylorada", "run", name]
+    arm, search = begun[0].arm, begun[0].search
+    seeds = 1 + max(r.number for r in records.values() if (r.stage, r.arm, r.search) == ("explain", arm, search))
+    asked = ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []  # as many as there are runs of, at least
+    return ["hylorada", "explain", name, "--arm", arm, "--search", str(search), *asked]

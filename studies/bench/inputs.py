@@ -1,0 +1,51 @@
+"""Base and text of a benchmark, as every process of it loads them."""
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from hylorada import SPLITS, Blocks, build_blocks, load_text, load_tokenizer
+from studies.bench.options import Plan, Setting
+from studies.bench.shapes import shape_config, write_shape
+
+_RANDOM_BLOCKS = 256
+_EVAL_BLOCKS = 12  # read at a report, as in the built-in study
+
+
+@contextmanager
+def base_on_disk(plan: Plan) -> Iterator[Plan]:
+    """The plan with a base that can be loaded: random weights are written to a folder that lives as long."""
+    if plan.setting.shape is None:
+        yield plan
+        return
+    folder = Path(tempfile.mkdtemp(prefix="hylorada-bench-"))
+    try:
+        write_shape(plan.setting.shape, plan.setting.dtype, folder)
+        yield dataclasses.replace(plan, setting=dataclasses.replace(plan.setting, base=str(folder)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def load_blocks(setting: Setting) -> Mapping[str, Blocks]:
+    """The splits; validation and test are cut to what a report reads."""
+    if setting.shape is not None:
+        return {split: _random_blocks(setting, split) for split in SPLITS}
+    text, tokenizer = load_text(setting.data), load_tokenizer(setting.base)
+    splits = {s: build_blocks(text.splits[s], tokenizer, setting.block_size, split=s) for s in SPLITS}
+    return {s: b if s == "train" else b.head(min(_EVAL_BLOCKS, b.num_blocks)) for s, b in splits.items()}
+
+
+def _random_blocks(setting: Setting, split: str) -> Blocks:
+    assert setting.shape is not None
+    count = _RANDOM_BLOCKS if split == "train" else _EVAL_BLOCKS
+    vocabulary = shape_config(setting.shape).vocab_size
+    stream = np.random.default_rng(SPLITS.index(split))
+    input_ids = stream.integers(0, vocabulary, (count, setting.block_size), dtype=np.int32)
+    # random tokens stand for no text: a byte each
+    num_bytes = np.full(count, setting.block_size - 1)
+    return Blocks(input_ids, num_bytes, dropped_tokens=0, fingerprint="random")

@@ -1,0 +1,216 @@
+"""The rows that one process can measure: the plain loop and packs of growing size, taken in turns."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from hylorada.runtime.devices import is_out_of_memory
+from studies.bench.designs import DESIGNS, LORA
+from studies.bench.loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
+from studies.bench.measure import WARM_STEPS, Memory, cpu_memory, gpu_memory, matmul_rate, time_steps
+from studies.bench.options import Plan, Setting
+from studies.bench.result import Kind, Row
+
+Say = Callable[[str], None]
+_CHECKED = 8  # trials of a pack that are compared with their solo runs, spread over its seats
+
+
+class Workers(Protocol):
+    """Processes that each train one plain loop."""
+
+    count: int
+
+    def run(self) -> float:
+        """Seconds from the first start to the last end of a measurement in all of them."""
+
+    def peak_bytes(self) -> int:
+        """Most memory of all of them together."""
+
+
+@dataclass
+class _Entry:
+    """A row that is being measured."""
+
+    name: str
+    kind: Kind
+    trials: int = 1
+    design: str = LORA
+    seconds: list[float] = field(default_factory=list)
+    peak: int | None = None
+    series: dict[int, list[float]] = field(default_factory=dict)
+
+
+class Ladder:
+    """Measures rows in turns (a, b, c, a, b, c, ...), so that a drift of the machine hits all of them alike.
+
+    Args:
+        plan: what to measure.
+        input_ids: [N, T] training blocks.
+        say: takes a line of progress.
+        workers: the processes of the row of processes; None leaves it out.
+    """
+
+    def __init__(self, plan: Plan, input_ids: Tokens, say: Say, workers: Workers | None = None) -> None:
+        self.setting: Setting = plan.setting
+        self._plan, self._input_ids, self._say, self._workers = plan, input_ids, say, workers
+        self.base = bench_base(plan.setting)
+        self._lanes = bench_lanes(self.base)
+        self._base_bytes = sum(p.numel() * p.element_size() for p in self.base.parameters())
+        self._plain_base: PreTrainedModel | None = None
+        self._plain: PlainLoop | None = None
+        self.memories: dict[int, Memory] = {}
+        self.matmul_rates: list[float] = []
+        self.notes: list[str] = []
+        self.largest = 0  # pack that fits
+
+    def run(self) -> list[Row]:
+        """Warm all rows up, then measure each of them in every repeat."""
+        entries = self._warm_up()
+        for repeat in range(self._plan.repeats):
+            self._say(f"repeat {repeat + 1} of {self._plan.repeats}: {'; '.join(e.name for e in entries)}")
+            self._lanes.rest()
+            self.matmul_rates.append(matmul_rate(self.setting))
+            for entry in entries:
+                self._measure(entry)
+        solo = self._solo({k for e in entries for k in e.series if e.design == LORA})
+        return [self._row(e, solo) for e in entries]
+
+    def loop(self, trials: int, design: str = LORA) -> PackLoop:
+        """A fresh pack of trials 0, 1, ..."""
+        return PackLoop(self._lanes, self.setting, self._input_ids, range(trials), design)
+
+    def measure_memory(self, trials: int, design: str = LORA) -> Memory | None:
+        """Of a pack; None where it does not fit."""
+        if self.setting.device == "cpu":
+            return cpu_memory(self.setting, self._input_ids, trials, design)
+        try:
+            return gpu_memory(lambda: self.loop(trials, design), self._base_bytes)[1]
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                self._lanes.max_seats = None  # the next row asks for its own size
+                return None
+            raise
+
+    def _warm_up(self) -> list[_Entry]:
+        """Every row once, unmeasured: compilers, caches and memory; ends the ladder at the first pack that is too big.
+
+        A whole round goes before the first measurement, since a pack of another size may recompile the layers of all.
+        """
+        parts, entries = self._plan.parts, []
+        matmul_rate(self.setting)
+        if "plain" in parts:
+            self._say("warming up: the plain loop")
+            entries.append(self._warm_plain())
+        if self._workers is not None:
+            entries.append(_Entry(f"{self._workers.count} processes", "processes", self._workers.count))
+        packs = self._warm_packs() if "packs" in parts or "designs" in parts else []
+        entries += packs if "packs" in parts else packs[-1:]  # designs are compared in the largest
+        if "designs" in parts and packs:
+            entries += self._warm_designs()
+        return entries
+
+    def _warm_packs(self) -> list[_Entry]:
+        """Of LoRA alone, up to the largest that fits."""
+        found = []
+        for size in self._plan.packs:
+            entry = _Entry(f"pack of {size}", "pack", size)
+            if not self._warm_pack(entry):
+                self.notes.append(f"a pack of {size} does not fit in memory; the ladder ends before it")
+                break
+            self.largest = size
+            found.append(entry)
+        return found
+
+    def _warm_designs(self) -> list[_Entry]:
+        """In the largest pack, all but LoRA alone, which is there."""
+        size = self.largest
+        found = [_Entry(f"pack of {size}, {name}", "pack", size, name) for name in DESIGNS if name != LORA]
+        fitting = [e for e in found if self._warm_pack(e)]
+        self.notes += [f"{e.name}: does not fit in memory" for e in found if e not in fitting]
+        return fitting
+
+    def _warm_plain(self) -> _Entry:
+        entry = _Entry("plain loop", "plain")
+        self._plain_base = base = bench_base(self.setting)
+        if self.setting.device == "cpu":
+            memory = cpu_memory(self.setting, self._input_ids, 1, None)
+            self._plain = PlainLoop(base, self.setting, self._input_ids)
+        else:
+            loop, memory = gpu_memory(lambda: PlainLoop(base, self.setting, self._input_ids), self._base_bytes)
+            assert isinstance(loop, PlainLoop)
+            self._plain = loop
+        time_steps(self._plain, WARM_STEPS, self.setting.device)
+        entry.peak = memory.peak if memory else None
+        return entry
+
+    def _warm_pack(self, entry: _Entry) -> bool:
+        """Whether it fits."""
+        self._say(f"warming up: {entry.name}")
+        memory = self.measure_memory(entry.trials, entry.design)
+        if memory is None:
+            return False
+        entry.peak = memory.peak
+        if entry.design == LORA:
+            self.memories[entry.trials] = memory
+        if self.setting.device == "cpu":
+            time_steps(self.loop(entry.trials, entry.design), 1, "cpu")
+        return True
+
+    def _measure(self, entry: _Entry) -> None:
+        loop: Loop
+        if entry.kind == "processes":
+            assert self._workers is not None
+            if self.setting.device == "cuda":
+                gc.collect()
+                torch.cuda.empty_cache()  # the others need the room
+            entry.seconds.append(self._workers.run())
+            entry.peak = self._workers.peak_bytes()
+            return
+        if entry.kind == "plain":
+            assert self._plain is not None
+            self._lanes.rest()
+            loop = self._plain
+        else:
+            loop = self.loop(entry.trials, entry.design)
+        time_steps(loop, WARM_STEPS, self.setting.device)
+        entry.seconds.append(time_steps(loop, self.setting.steps, self.setting.device))
+        if isinstance(loop, PackLoop):
+            entry.series = {k: loop.series[k] for k in spread(entry.trials, _CHECKED)}
+
+    def _solo(self, trials: set[int]) -> dict[int, list[float]]:
+        """The loss series of each trial alone: a pack of one."""
+        found = {}
+        if trials:
+            self._say(f"solo runs of {len(trials)} trials, to compare losses")
+        for trial in sorted(trials):
+            loop = PackLoop(self._lanes, self.setting, self._input_ids, [trial])
+            time_steps(loop, WARM_STEPS + self.setting.steps, self.setting.device)
+            found[trial] = loop.series[trial]
+        return found
+
+    def _row(self, entry: _Entry, solo: dict[int, list[float]]) -> Row:
+        comparable = entry.series if entry.design == LORA else {}
+        differences = [
+            max(abs(a - b) for a, b in zip(series, solo[k], strict=True)) for k, series in comparable.items()
+        ]
+        return Row(
+            name=entry.name,
+            kind=entry.kind,
+            trials=entry.trials,
+            trial_steps=entry.trials * self.setting.steps,
+            seconds=entry.seconds,
+            design=entry.design,
+            parameters=self.loop(1, entry.design).num_parameters(),
+            peak_bytes=entry.peak,
+            loss_difference=max(differences, default=None),
+        )
+
+
+def spread(whole: int, parts: int) -> Sequence[int]:
+    """At most ``parts`` numbers below ``whole``, evenly spread, 0 among them."""
+    count = min(whole, parts)
+    return [i * whole // count for i in range(count)]

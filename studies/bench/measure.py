@@ -1,0 +1,125 @@
+"""Time and memory of one loop, and the matmul rate of the device."""
+
+import ctypes
+import gc
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from studies.bench.loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
+from studies.bench.options import Setting
+
+WARM_STEPS = 3
+_MEMORY_STEPS = 2
+_MATMUL_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one loop, base included.
+
+    Attributes:
+        peak: on a GPU the most that tensors took; on a CPU the most that a process of its own took, code included.
+        resident: what is held between two steps.
+    """
+
+    peak: int
+    resident: int
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def time_steps(loop: Loop, steps: int, device: str) -> float:
+    """Seconds of ``steps`` steps, from an idle device to an idle device."""
+    synchronize(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        loop.step()
+    loop.finish()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def matmul_rate(setting: Setting) -> float:
+    """Operations per second of a large square product in the base's dtype: the median over a third of a second."""
+    size = 8192 if setting.device == "cuda" else 1024
+    dtype = getattr(torch, setting.dtype)
+    left, right = (torch.randn(size, size, device=setting.device).to(dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    repeats = 10 if setting.device == "cuda" else 1
+    seconds: list[float] = []
+    while len(seconds) < 3 or sum(seconds) < _MATMUL_SECONDS:
+        synchronize(setting.device)
+        began = time.perf_counter()
+        for _ in range(repeats):
+            torch.matmul(left, right, out=product)
+        synchronize(setting.device)
+        seconds.append((time.perf_counter() - began) / repeats)
+    return 2 * size**3 / statistics.median(seconds[1:])  # the first warms up
+
+
+def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]:
+    """Make a loop, warm it, and tell what it took beside what was there before, with its base counted in."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() - base_bytes
+    loop = make()
+    time_steps(loop, WARM_STEPS, "cuda")
+    return loop, Memory(torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before)
+
+
+def cpu_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory | None:
+    """What a process of its own takes for a pack of ``trials``, or for the plain loop where ``design`` is None.
+
+    Returns:
+        None where the system killed that process.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # one import of torch for all of them
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(_own_memory, setting, input_ids, trials, design).result()
+        except (BrokenProcessPool, MemoryError):
+            return None
+
+
+def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory:
+    base = bench_base(setting)
+    loop: Loop
+    if design is None:
+        loop = PlainLoop(base, setting, input_ids)
+    else:
+        loop = PackLoop(bench_lanes(base), setting, input_ids, range(trials), design)
+    time_steps(loop, _MEMORY_STEPS, setting.device)
+    peak = process_peak()
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc alone can hand freed memory back
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    resident = _resident()
+    return Memory(max(peak, resident), resident)  # the kernel keeps the two on counts of its own
+
+
+def process_peak() -> int:
+    """The most memory this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _resident() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return process_peak()
+    return pages * resource.getpagesize()

@@ -1,0 +1,204 @@
+"""What is measured: the options as given, checked, and the setting they come to on this machine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, load_text, nearest
+from hylorada.runtime.cores import available_cores
+from studies.bench.shapes import SHAPES, shape_config
+
+Part = Literal["plain", "processes", "packs", "designs", "memory", "report"]
+PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "report")
+_RAY_PARTS = ("processes", "report")
+_DTYPES = ("float32", "bfloat16", "float64")
+_AT_LEAST = {
+    "block_size": 2, "batch_size": 1, "max_pack": 1, "steps": 1, "repeats": 1, "processes": 1, "trials": 1,
+    "search_steps": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """The options of ``hylorada bench``; None where the default depends on the machine or another option.
+
+    Attributes:
+        model: base; None is ``tiny`` unless ``shape`` is given.
+        shape: random weights in the shape of a known base, instead of ``model``.
+        data: text; None is ``pydocs``, or random tokens with ``shape``.
+        packs: sizes such as ``1,2,4``; None is the powers of two up to ``max_pack``.
+        steps: optimizer steps of every trial in one measurement.
+        parts: which rows to measure, such as ``plain,packs``; None is all.
+        processes: that share the device in the row of processes.
+        ray: whether rows that need Ray are measured.
+        search: whether the search is timed from end to end too.
+        trials: of that search.
+        search_steps: optimizer steps of each of its trials.
+        profile: file for the profile of one step of the largest pack.
+    """
+
+    model: str | None = None
+    shape: str | None = None
+    data: str | None = None
+    block_size: int | None = None
+    batch_size: int | None = None
+    r: int = 8
+    packs: str | None = None
+    max_pack: int | None = None
+    steps: int = 20
+    repeats: int = 5
+    dtype: str | None = None
+    parts: str | None = None
+    processes: int | None = None
+    ray: bool = True
+    search: bool = False
+    trials: int = 24
+    search_steps: int = 48
+    profile: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One trial as every row trains it: plain values, so that it travels to other processes.
+
+    Attributes:
+        base: name or folder that :func:`hylorada.load_base` takes; empty until the random weights lie on disk.
+        shape: name of the random weights' shape, or None.
+        data: name of the text; ``random`` for random tokens.
+    """
+
+    base: str
+    shape: str | None
+    data: str
+    block_size: int
+    batch_size: int
+    r: int
+    dtype: str
+    device: str
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one trial-step."""
+        return self.block_size * self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Checked options: the setting, and what to measure with it."""
+
+    setting: Setting
+    parts: tuple[Part, ...]
+    packs: tuple[int, ...]
+    repeats: int
+    processes: int
+    search: bool
+    trials: int
+    search_steps: int
+    profile: Path | None
+
+
+def check(options: BenchOptions) -> Plan:
+    """Check everything that can be checked before any compute.
+
+    Raises:
+        InputError: all problems found.
+    """
+    problems = _number_problems(options)
+    cuda = torch.cuda.is_available()
+    dtype = options.dtype or ("bfloat16" if cuda else "float32")
+    if dtype not in _DTYPES:
+        problems.append(f"dtype {dtype!r} is unknown; {nearest(dtype, _DTYPES)}")
+    # what trains in a fair time on the device: a GPU's size is a usual fine-tuning batch
+    block_size = options.block_size or (512 if cuda else 128)
+    batch_size = options.batch_size or (4 if cuda else 2)
+    base, data = _inputs(options, block_size, problems)
+    packs = _packs(options, cuda, problems)
+    parts = _parts(options, problems)
+    if options.profile is not None and not options.profile.absolute().parent.is_dir():
+        problems.append(f"profile {str(options.profile)!r}: its folder does not exist")
+    if problems:
+        raise InputError(problems)
+    setting = Setting(
+        base=base,
+        shape=options.shape,
+        data=data,
+        block_size=block_size,
+        batch_size=batch_size,
+        r=options.r,
+        dtype=dtype,
+        device="cuda" if cuda else "cpu",
+        steps=options.steps,
+    )
+    return Plan(
+        setting=setting,
+        parts=parts,
+        packs=packs,
+        repeats=options.repeats,
+        processes=options.processes or (8 if cuda else available_cores()),
+        search=options.search,
+        trials=options.trials,
+        search_steps=options.search_steps,
+        profile=options.profile,
+    )
+
+
+def _number_problems(options: BenchOptions) -> list[str]:
+    given = {name: getattr(options, name) for name in _AT_LEAST}
+    problems = [f"{n} must be at least {_AT_LEAST[n]}, got {v}" for n, v in given.items() if _below(v, _AT_LEAST[n])]
+    return problems + field_problems(HyLoRADAConfig, {"r": options.r})
+
+
+def _below(value: int | None, low: int) -> bool:
+    return value is not None and value < low
+
+
+def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tuple[str, str]:
+    """Names of base and text; of a shape's base there is none yet."""
+    if options.shape is None:
+        model, data = options.model or "tiny", options.data or "pydocs"
+        try:
+            limit = inspect_base(model).max_positions
+            if limit and block_size > limit:
+                problems.append(f"block_size {block_size} exceeds model limit {limit} ({model})")
+        except InputError as error:
+            problems += error.problems
+        try:
+            load_text(data)
+        except InputError as error:
+            problems += error.problems
+        return model, data
+    if options.model is not None:
+        problems.append(f"model {options.model!r} and shape {options.shape!r} can't be given together")
+    if options.data is not None:
+        problems.append(f"data {options.data!r} can't be used with shape: random weights are given random tokens")
+    if options.shape not in SHAPES:
+        problems.append(f"shape {options.shape!r} is unknown; {nearest(options.shape, SHAPES)}")
+    elif block_size > (limit := int(shape_config(options.shape).max_position_embeddings)):
+        problems.append(f"block_size {block_size} exceeds model limit {limit} ({options.shape})")
+    return "", "random"
+
+
+def _packs(options: BenchOptions, cuda: bool, problems: list[str]) -> tuple[int, ...]:
+    if options.packs is None:
+        limit = options.max_pack or (64 if cuda else 8)
+        return tuple(1 << i for i in range(limit.bit_length()) if 1 << i <= limit)
+    try:
+        sizes = sorted({int(size) for size in options.packs.split(",")})
+    except ValueError:
+        sizes = []
+    if not sizes or sizes[0] < 1:
+        problems.append(f"packs must be sizes such as 1,2,4, got {options.packs!r}")
+        return ()
+    return tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+
+
+def _parts(options: BenchOptions, problems: list[str]) -> tuple[Part, ...]:
+    asked: Sequence[str] = PARTS if options.parts is None else options.parts.split(",")
+    problems += [f"rows: unknown {a!r}; {nearest(a, PARTS)}" for a in asked if a not in PARTS]
+    if not options.ray and options.search:
+        problems.append("search needs processes; leave out --no-processes")
+    return tuple(p for p in PARTS if p in asked and (options.ray or p not in _RAY_PARTS))

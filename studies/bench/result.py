@@ -1,0 +1,111 @@
+"""What a benchmark found: raw repeats, and the figures that follow from them."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from studies.bench.designs import LORA
+
+Kind = Literal["plain", "processes", "pack"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way to train.
+
+    Attributes:
+        trials: that train at the same time.
+        trial_steps: of all of them together in one repeat.
+        seconds: of each repeat.
+        parameters: that each trial trains.
+        design: one of :data:`DESIGNS`.
+        peak_bytes: most memory, base included; of all processes together where there are several.
+        loss_difference: largest difference of a trial's loss from its solo run; None where there is none to compare.
+    """
+
+    name: str
+    kind: Kind
+    trials: int
+    trial_steps: int
+    seconds: Sequence[float]
+    parameters: int
+    design: str = LORA
+    peak_bytes: int | None = None
+    loss_difference: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Trial-steps per second, the median of the repeats."""
+        return self.trial_steps / statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """All that was measured.
+
+    Attributes:
+        setting: one trial as every row trains it.
+        provenance: versions, commit, device.
+        step_operations: of one trial-step; see :func:`step_operations`.
+        matmul_rates: operations per second of the device, of each repeat.
+        rows: in the order of the table.
+        memory: of packs of growing size, and the growth with each seat.
+        report: cost of a report through Tune and host.
+        search: trials per hour of a whole search, ours and a process for each trial.
+        notes: what the reader must know, such as where the ladder of packs ended.
+    """
+
+    setting: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    step_operations: int
+    matmul_rates: Sequence[float]
+    rows: Sequence[Row]
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def matmul_rate(self) -> float:
+        return statistics.median(self.matmul_rates) if self.matmul_rates else 0.0
+
+    @property
+    def design_rows(self) -> Sequence[Row]:
+        """Packs of one size, LoRA alone first; empty where designs were not measured."""
+        sizes = {r.trials for r in self.rows if r.design != LORA}
+        return [r for r in self.rows if r.kind == "pack" and r.trials in sizes]
+
+    def step_time_ratios(self, row: Row) -> Sequence[float]:
+        """A step's time over that of LoRA alone, in each repeat: rows are measured in turns, so repeats are pairs."""
+        lora = self._lora_beside(row)
+        return [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
+
+    def figures(self, row: Row) -> dict[str, float | None]:
+        """What the tables show of a row; the last two are against LoRA alone."""
+        tokens = self.setting["block_size"] * self.setting["batch_size"]
+        share = row.rate * self.step_operations / self.matmul_rate if self.matmul_rate else None
+        lora = self._lora_beside(row)
+        return {
+            "trial_steps_per_s": row.rate,
+            "tokens_per_s": row.rate * tokens,
+            "matmul_share": share,
+            "ratio_to_plain": self._ratio(row, "plain"),
+            "ratio_to_processes": self._ratio(row, "processes"),
+            "added_parameters": None if lora is None else row.parameters - lora.parameters,
+            "step_time_ratio": None if lora is None else statistics.median(self.step_time_ratios(row)),
+        }
+
+    def _ratio(self, row: Row, kind: Kind) -> float | None:
+        other = next((r for r in self.rows if r.kind == kind), None)
+        return None if other is None else row.rate / other.rate
+
+    def _lora_beside(self, row: Row) -> Row | None:
+        """LoRA alone in a pack of the same size; None for what is no pack."""
+        packs = (r for r in self.rows if row.kind == r.kind == "pack" and r.trials == row.trials)
+        return next((r for r in packs if r.design == LORA), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, raw repeats included."""
+        rows = [{**asdict(r), "seconds": list(r.seconds), **self.figures(r)} for r in self.rows]
+        return {**asdict(self), "rows": rows, "matmul_rate": self.matmul_rate}

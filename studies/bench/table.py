@@ -1,0 +1,112 @@
+"""A benchmark as text."""
+
+import numpy as np
+from rich.console import Console
+
+from studies.bench.designs import LORA
+from studies.bench.result import Bench, Row
+from studies.reporting.tables import Sheet
+from studies.reporting.terminal import Drawing, say
+
+_GIB, _MIB = 1 << 30, 1 << 20
+
+
+def print_bench(bench: Bench, out: Console) -> None:
+    """The table, then one line for each of the other findings."""
+    setting, device = bench.setting, bench.provenance
+    size = f"{setting['batch_size']} x {setting['block_size']} tokens a trial-step, LoRA r={setting['r']}"
+    head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
+    lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
+    _print(out, lines)
+    for sheet in (_sheet(bench), _design_sheet(bench)):
+        if sheet.rows:
+            out.print(Drawing(sheet))
+    _print(out, [*_details(bench), *(f"note: {n}" for n in bench.notes)])
+
+
+def _print(out: Console, lines: list[str]) -> None:
+    for line in lines:
+        say(out, line)
+
+
+def _sheet(bench: Bench) -> Sheet:
+    titles = ("trial-steps/s", "tokens/s", "of matmul", "peak memory", "vs plain", "vs processes", "loss vs solo")
+    rows = tuple((row.name, *_cells(bench, row)) for row in bench.rows if row.design == LORA)
+    return Sheet(("median of repeats", *titles), rows)
+
+
+def _design_sheet(bench: Bench) -> Sheet:
+    rows = bench.design_rows
+    titles = ("parameters", "step time", "middle half of repeats", "peak memory")
+    head = f"designs, {rows[0].name}" if rows else ""
+    return Sheet((head, *titles), tuple((row.design, *_design_cells(bench, row)) for row in rows))
+
+
+def _design_cells(bench: Bench, row: Row) -> tuple[str, ...]:
+    found = bench.figures(row)
+    parameters = f"{row.parameters:,}" if row.design == LORA else f"+{found['added_parameters']:,}"
+    low, high = np.quantile(bench.step_time_ratios(row), (0.25, 0.75))
+    return parameters, f"{found['step_time_ratio']:.3f}x", f"{low:.3f} - {high:.3f}", _peak(row)
+
+
+def _cells(bench: Bench, row: Row) -> list[str]:
+    found = bench.figures(row)
+    share, plain, processes = (found[k] for k in ("matmul_share", "ratio_to_plain", "ratio_to_processes"))
+    return [
+        f"{row.rate:.2f}",
+        f"{found['tokens_per_s']:,.0f}",
+        "" if share is None else f"{100 * share:.1f} %",
+        _peak(row),
+        "" if plain is None else f"{plain:.2f}x",
+        "" if processes is None else f"{processes:.2f}x",
+        "" if row.loss_difference is None else f"{row.loss_difference:.1e}",
+    ]
+
+
+def _peak(row: Row) -> str:
+    return "" if row.peak_bytes is None else f"{row.peak_bytes / _GIB:.2f} GiB"
+
+
+def _details(bench: Bench) -> list[str]:
+    lines = []
+    if bench.matmul_rates:
+        lines.append(f"matmul rate: {bench.matmul_rate / 1e12:.3g} TFLOP/s")
+    return [*lines, *_memory_lines(bench), *_report_lines(bench), *_search_lines(bench)]
+
+
+def _memory_lines(bench: Bench) -> list[str]:
+    memory = bench.memory
+    if not memory:
+        return []
+    peaks = ", ".join(f"K={k} {m['peak'] / _GIB:.2f} GiB" for k, m in memory["packs"].items())
+    lines = [f"peak memory of packs: {peaks}"]
+    if "growth_to" in memory:
+        own = memory["adapter_and_optimizer_bytes"]
+        held, peak = memory["resident_growth_per_seat"], memory["peak_growth_per_seat"]
+        lines.append(
+            f"each further seat: {held / _MIB:.2f} MiB held between steps ({held / own:.2f} x the {own / _MIB:.2f} MiB "
+            f"of adapter and optimizer), {peak / _MIB:.1f} MiB at the peak"
+        )
+    return lines
+
+
+def _report_lines(bench: Bench) -> list[str]:
+    found = bench.report
+    if not found:
+        return []
+    return [
+        f"a report every {found['every']} steps ({found['seats']} seats through Tune and host, {found['eval_blocks']} "
+        f"validation blocks): {found['cost_percent']:+.1f} % of time, {found['ms_per_report']:.0f} ms a seat's report"
+    ]
+
+
+def _search_lines(bench: Bench) -> list[str]:
+    found = bench.search
+    if not found:
+        return []
+    processes, host = found["processes"], found["host"]
+    return [
+        f"search of {found['trials']} trials x {found['steps']} steps, from end to end: a process a trial "
+        f"({found['processes_at_once']} at once) {processes['seconds']:.0f} s = {processes['trials_per_hour']:,.0f} "
+        f"trials/h; packed {host['seconds']:.0f} s = {host['trials_per_hour']:,.0f} trials/h: {found['ratio']:.2f}x"
+    ]

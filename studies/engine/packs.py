@@ -1,0 +1,289 @@
+"""The engine of one host: the packs of one device, with seats that trials take and leave at report boundaries."""
+
+import io
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    Blocks,
+    Diverged,
+    DoesNotFit,
+    Evaluation,
+    HyLoRADAConfig,
+    InputError,
+    Lanes,
+    Seat,
+    TrainingConfig,
+    load_base,
+    load_seat,
+    probe,
+    read_step,
+    save_seat,
+)
+from hylorada.runtime.checksums import digest
+from hylorada.runtime.cores import available_cores
+from hylorada.runtime.devices import own_threads
+from studies.files.folder_files import patiently, write_atomically
+from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file
+
+BLOCK_NLL = block_file("test")
+_PROBED_SEATS = (4, 8, 16, 32, 64)
+_PROBE_STEPS = 4
+_BESIDE = 8  # threads that make and save seats
+
+
+@dataclass
+class Occupant:
+    """A seat and the trial that sits in it."""
+
+    job: Job
+    seat: Seat
+    last: Report | None = None
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Engine:
+    """Trains whatever trials are attached, all in one pass; all its work is done by one thread and its lanes.
+
+    Args:
+        model: name of the base.
+        dtype: of the base, ``float32``, ``bfloat16`` or ``float64``.
+        device: torch device.
+        blocks: the splits ``train`` and ``validation``, and those that jobs read at their end.
+    """
+
+    def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
+        torch.set_num_threads(available_cores())
+        self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
+        self._lanes = Lanes(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
+        self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
+        self.blocks = blocks
+        self._on_gpu = self.base.device.type == "cuda"
+        self.occupants: dict[str, Occupant] = {}
+        self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
+        self._beside = ThreadPoolExecutor(_BESIDE, initializer=own_threads, initargs=(1,))  # see Lanes
+
+    def probe(self, jobs: Sequence[Job]) -> None:
+        """Try out one job of each arm; see :func:`hylorada.probe`.
+
+        Raises:
+            InputError: what is not as it must be.
+        """
+        seats: dict[tuple[int, int], list[Seat]] = defaultdict(list)
+        for job in jobs:
+            seat = self._seat(job)
+            seats[seat.adapter.config.r, seat.order.batch_size].append(seat)
+        for members in seats.values():
+            probe(self._lanes.packs[0], members, self._train_ids)
+
+    def build(self, job: Job) -> Occupant:
+        """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses.
+
+        A checkpoint that is damaged, or another trial's, costs its steps, not the trial: training is repeated, with
+        the same result.
+        """
+        return self._beside.submit(self._occupant, job).result()
+
+    def _occupant(self, job: Job) -> Occupant:
+        checkpoint = Path(job.folder) / CHECKPOINT
+        if checkpoint.exists():
+            patiently(lambda: checkpoint.open("rb").close(), checkpoint, what="read")  # safetensors hides the reason
+            seat = self._seat(job)
+            with suppress(InputError):
+                extra = load_seat(seat, checkpoint)
+                if extra.pop(OWNER, job.digest()) == job.digest():
+                    last = Report.from_dict(extra)
+                    return Occupant(job, seat, last, seconds=last.seconds)
+        return Occupant(job, self._seat(job))
+
+    def _seat(self, job: Job) -> Seat:
+        adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
+        training = TrainingConfig.from_dict(job.training)
+        order = BatchOrder(self.blocks["train"].num_blocks, training.batch_size, job.data_seed)
+        return Seat(adapter, training, order)
+
+    def attach(self, occupant: Occupant) -> None:
+        """Let a trial take its seat."""
+        self.occupants[occupant.job.name] = occupant
+
+    def detach(self, name: str) -> None:
+        self.occupants.pop(name, None)
+
+    def stored_report(self, name: str, after: int) -> Report | None:
+        """The checkpoint's report, if the driver hasn't seen it: a crash may come between checkpoint and report."""
+        last = self.occupants[name].last
+        return last if last is not None and last.step > after else None
+
+    def advance(self, names: Sequence[str]) -> dict[str, Report | Exception | None]:
+        """One optimizer step of the named seats, and a report for each that has come to one.
+
+        On a GPU the step is only handed over: the results of one step are read when the next is under way, unless a
+        report is due. A trial that diverges is therefore told so a step late, at the step where it happened.
+
+        Returns:
+            By name a report, an exception that fails this trial alone, or None where the trial goes on.
+        """
+        began = time.perf_counter()
+        seated = {n: self.occupants[n] for n in names}
+        started = self._lanes.start_step({n: o.seat for n, o in seated.items()}, self._train_ids)
+        due = {n: o for n, o in seated.items() if o.seat.step in o.job.report_steps}
+        earlier, self._unread = self._unread, [(started, seated)]
+        if due or not self._on_gpu:
+            earlier, self._unread = [*earlier, *self._unread], []
+        results: dict[str, Report | Exception | None] = dict.fromkeys(names)
+        for step in earlier:
+            results |= self._read(*step)
+        self._charge(seated.values(), began)
+        results |= self._report({n: o for n, o in due.items() if results[n] is None})
+        return results
+
+    def _read(self, started: Any, seated: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
+        """Take in the losses of a step; what ends a trial is returned."""
+        ended: dict[str, Report | Exception | None] = {}
+        for name, loss in read_step(started).items():
+            occupant = seated[name]
+            if self.occupants.get(name) is not occupant:  # it has left, or a newer process of the trial took over
+                continue
+            if isinstance(loss, Diverged):
+                ended[name] = self._diverged(occupant, loss)
+            elif isinstance(loss, DoesNotFit):
+                ended[name] = loss
+            else:
+                occupant.losses.append(loss)
+        return ended
+
+    def find_seats(self, batch_size: int) -> int:
+        """The smallest pack within 3 % of the best rate, by training packs of growing size for a few steps each.
+
+        A doubling that brings less than 3 %, or no longer fits into memory, is the end.
+        """
+        rates: dict[int, float] = {}
+        for seats in _PROBED_SEATS:
+            rate = self._rate(seats, batch_size)
+            if rate is None or (rates and rate < 1.03 * max(rates.values())):
+                break
+            rates[seats] = rate
+        self._lanes.max_seats = None  # what ran out of memory here is not asked for again
+        return max(rates, default=1)
+
+    def _rate(self, seats: int, batch_size: int) -> float | None:
+        """Trial-steps a second of a pack, or None where it doesn't fit."""
+        length = self.blocks["train"].input_ids.shape[1]
+        training = TrainingConfig(batch_size=batch_size)
+        config = HyLoRADAConfig(max_positions=length, num_buckets=min(32, length), landmark_bucketing="learnable")
+        order = BatchOrder(len(self._train_ids), batch_size, 0)
+        probe = {k: Seat(Adapter(self.base, config, seed=k), training, order) for k in range(seats)}
+        read_step(self._lanes.start_step(probe, self._train_ids))  # compiles
+        began = time.perf_counter()
+        for _ in range(_PROBE_STEPS):
+            started = self._lanes.start_step(probe, self._train_ids)
+        whole = not any(isinstance(o, DoesNotFit) for o in read_step(started).values())
+        fits = whole and self._lanes.max_seats is None
+        return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
+
+    def evaluate_base(self, split: str) -> dict[str, float]:
+        """The figures of the base alone."""
+        (found,) = self._lanes.evaluate([], self.blocks[split])
+        return {**found.metrics(), "tokens": found.tokens}
+
+    def _report(self, due: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
+        """Evaluate together the seats that have come to a report, and save each."""
+        if not due:
+            return {}
+        began = time.perf_counter()
+        evaluations = self._lanes.evaluate([o.seat.adapter for o in due.values()], self.blocks["validation"])
+        by_name = self._evaluate_last({n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]})
+        self._charge(due.values(), began)
+
+        def save(name: str, evaluation: Evaluation) -> Report | Exception:
+            try:
+                return self._save(due[name], evaluation, by_name.get(name))
+            except Exception as error:  # e.g. a full disk: the others are answered all the same
+                return error
+
+        # at once, for each waits for its disk
+        return dict(zip(due, self._beside.map(save, due, evaluations), strict=True))
+
+    def _evaluate_last(self, ending: Mapping[str, Occupant]) -> dict[str, Evaluation]:
+        """Evaluate the trials that end here on the split that each asks for, those of one split together."""
+        found: dict[str, Evaluation] = {}
+        for split in dict.fromkeys(o.job.last_split for o in ending.values() if o.job.last_split):
+            members = {n: o.seat.adapter for n, o in ending.items() if o.job.last_split == split}
+            evaluations = self._lanes.evaluate(list(members.values()), self.blocks[split])
+            found |= zip(members, evaluations, strict=True)
+        return found
+
+    def _save(self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None) -> Report:
+        seat, job = occupant.seat, occupant.job
+        if not np.isfinite(evaluation.nll):
+            return self._diverged(occupant, Diverged("validation loss", seat.step))
+        metrics = {"train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")}
+        metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
+        folder = Path(job.folder)
+        patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
+        block_nll, digests = None, {}
+        if last is not None:
+            metrics |= {f"{job.last_split}/{k}": v for k, v in last.metrics().items()}
+            path = folder / block_file(job.last_split)
+            block_nll = str(path)
+            content = _array_file(last.block_bins)
+            digests[path.name] = digest(content)
+            write_atomically(path, content)
+        report = Report(
+            **_described(seat),
+            step=seat.step,
+            metrics=metrics,
+            seconds=occupant.seconds,
+            done=seat.step == job.report_steps[-1],
+            block_nll=block_nll,
+            digests=digests,
+        )
+        occupant.losses = []
+        occupant.last = report
+        checkpoint = folder / CHECKPOINT
+        patiently(lambda: save_seat(seat, checkpoint, {**report.to_dict(), OWNER: job.digest()}), checkpoint)
+        return report
+
+    @staticmethod
+    def _diverged(occupant: Occupant, error: Diverged) -> Report:
+        return Report(
+            **_described(occupant.seat), step=error.step, seconds=occupant.seconds, done=True, diverged=str(error)
+        )
+
+    @staticmethod
+    def _charge(occupants: Any, began: float) -> None:
+        """Split the time since ``began`` evenly: a trial's time is its share of the pack's."""
+        sharing = list(occupants)
+        share = (time.perf_counter() - began) / max(1, len(sharing))
+        for occupant in sharing:
+            occupant.seconds += share
+
+
+def _described(seat: Seat) -> dict[str, Any]:
+    """The fields of a report that describe the adapter."""
+    now, start = seat.adapter.learned_boundaries(), seat.adapter.start_boundaries()
+    return {
+        "boundaries": () if now is None else tuple(now.tolist()),
+        "start_boundaries": () if start is None else tuple(start.tolist()),
+        "parameters": seat.adapter.num_parameters(),
+        "applied": seat.applied(),
+    }
+
+
+def _array_file(values: Any) -> bytes:
+    """An array as a ``.npy`` file holds it."""
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=False)
+    return file.getvalue()

@@ -1,0 +1,269 @@
+"""Files of a study folder, written so that a crash, a full disk or a slow share loses nothing."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from os.path import isdir, isfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock
+
+from hylorada import InputError
+from hylorada.runtime.atomic_files import replace_file
+from hylorada.runtime.checksums import sealed, unsealed
+from studies.files.paths import broken_link
+from studies.files.typed_json import typed
+from studies.process.errors import StorageFault, is_storage_error
+
+Value = TypeVar("Value")
+STUDY = "study"  # owner of a study's own checksum
+
+_BEFORE_SEARCHES = {  # how studies were run before they had these fields
+    "common": {"space": {}},
+    "matched": False,
+    "searches": 1,
+    "finalists": 1,
+    "selection_seeds": 1,
+    "profile": [1.0],
+    "margin": 0.5,
+    "looks": [],
+    "spread_test": False,
+}
+_PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
+
+
+def study_lock(folder: Path) -> FileLock:
+    """The lock that whoever runs the study of a folder holds; by itself it waits for nobody."""
+    return FileLock(folder / "lock", timeout=0)
+
+
+def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:
+    """Write or read what may be repeated; while storage refuses it, try again a few times.
+
+    Raises:
+        StorageFault: it still refuses, naming the file, the reason and the free space.
+    """
+    for pause in (*_PAUSES_S, None):
+        try:
+            return use()
+        except OSError as error:
+            if not is_storage_error(error):
+                raise
+            if pause is None:
+                raise StorageFault(f"{path} can't be {what}: {error.strerror}{_free(path)}") from error
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def _free(path: Path) -> str:
+    try:
+        return f" ({shutil.disk_usage(path.parent).free / 2**20:.1f} MiB free)"
+    except OSError:
+        return ""
+
+
+def damaged(path: Path, reason: str, remedy: str = "") -> InputError:
+    """Return the error for a file whose content can't be used, with what the user can do about it."""
+    return InputError(f"{path} is damaged ({reason}); {remedy or remedy_for(path)}")
+
+
+def remedy_for(path: Path) -> str:
+    """Return what the user can do about a study's file that is lost or damaged."""
+    if path.name == "results.json":
+        return f"delete it: `{_command(path.parent)}` computes it again from the trials"
+    if path.name == "explain.json":
+        return f"delete it: `{_command(path.parent, 'explain')}` computes it again from its runs"
+    if path.parent.parent.name == "trials" and "-explain-" in path.parent.name:
+        return train_again(path, "explain")
+    if path.parent.parent.name == "trials" and "-confirm-" in path.parent.name:
+        return train_again(path)
+    return "restore it from a backup"
+
+
+def train_again(path: Path, command: str = "run") -> str:
+    """Return the remedy for a file of a run that the study can repeat with the same result."""
+    return (
+        f"restore it from a backup, or delete the folder {path.parent}: `{_command(path.parents[2], command)}` "
+        "trains that run again"
+    )
+
+
+def _command(folder: Path, command: str = "run") -> str:
+    return shlex.join(["hylorada", command, folder.name])
+
+
+@contextmanager
+def reading(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turn any error caused by a lost or damaged file into one line that names the file.
+
+    Args:
+        path: The file that is read within.
+        remedy: What the user can do about it; by default what `remedy_for` says.
+
+    Raises:
+        InputError: In place of what was raised within.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; {remedy or remedy_for(path)}") from error
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise damaged(path, "no UTF-8", remedy) from error
+    except json.JSONDecodeError as error:
+        raise damaged(path, f"no JSON: {error.msg}", remedy) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error), remedy) from error
+
+
+def read_json(path: Path, kind: Any, owner: str | None = None) -> Any:
+    """Read a file's JSON as ``kind``, see :func:`studies.files.typed_json.typed`.
+
+    Args:
+        path: The file.
+        kind: A type, or a dataclass.
+        owner: What the file's checksum is bound to; None for a file without one.
+
+    Raises:
+        InputError: The file is missing or damaged.
+    """
+    with reading(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if owner is not None:
+            values = unsealed(typed(Mapping[str, Any], values), owner)
+        return typed(kind, values)
+
+
+def write_json(path: Path, values: Mapping[str, Any], owner: str) -> None:
+    """Write JSON values with a checksum that is bound to their owner."""
+    write_atomically(path, json.dumps(sealed(values, owner), indent=1))
+
+
+def stored_study(path: Path) -> dict[str, Any]:
+    """Return the values of a study that has been run.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    # Before the field there was, an end token stood between any two rows.
+    values: dict[str, Any] = {"document_separator": "eos", **read_json(path, Mapping[str, Any], STUDY)}
+    values.pop("id", None)
+    kinds = {"definition": str, "trials": int, "seeds": int}
+    if lost := kinds.keys() - values:
+        raise damaged(path, f"no field {min(lost)!r}")
+    with reading(path):
+        for name, kind in kinds.items():
+            typed(kind, values[name], name)
+    return values if "searches" in values else {**_BEFORE_SEARCHES, **values}
+
+
+def stored_id(path: Path) -> str | None:
+    """Return the id that ``study.json`` keeps; None in folders of earlier versions.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    values = read_json(path, Mapping[str, Any], STUDY)
+    with reading(path):
+        return None if values.get("id") is None else typed(str, values["id"], "id")
+
+
+def require_readable(*folders: Path) -> None:
+    """Raise for a folder that may not be read or entered, and would look empty; other faults are left to others.
+
+    Raises:
+        InputError: Naming the folder.
+    """
+    for folder in folders:
+        try:
+            os.listdir(f"{folder}/.")  # the dot must be looked up within
+        except PermissionError as error:
+            raise InputError(f"{folder} can't be read: {error.strerror}") from error
+        except (OSError, ValueError):
+            pass
+
+
+def require_database(path: Path) -> None:
+    """Raise for a damaged ``mlflow.db``; one that is locked, or can't be opened, is left to MLflow.
+
+    Raises:
+        InputError: It is no database of SQLite's, or SQLite finds damage in its structures.
+    """
+    with reading(path, "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs anew"):
+        if not is_sqlite(path):
+            raise ValueError("no SQLite database")
+        with suppress(sqlite3.OperationalError):
+            if (found := _quick_check(path)) != "ok":
+                raise ValueError(" ".join(found.split()))
+
+
+def _quick_check(path: Path) -> str:
+    """Return what SQLite says about a database's structures."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=60, uri=True)) as connection:
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is there and begins as SQLite's databases do."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return file.read(15) == b"SQLite format 3"
+    return False
+
+
+def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
+    """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
+    # `os.path`, for which a path that no system takes is neither
+    wrong = [f"{p} is a folder, must be a file; restore it from a backup, or remove it" for p in files if isdir(p)]
+    wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if isfile(p)]
+    wrong += [f"{problem}; mend or remove the link" for p in (*files, *folders) if (problem := broken_link(p))]
+    if wrong:
+        raise InputError(wrong)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The complete lines of a file; what a crash left of a last line is left out."""
+    return _whole(path.read_bytes()).decode().splitlines()
+
+
+def _whole(content: bytes) -> bytes:
+    """Without a last line that was cut off, or of which a loss of power left zeros."""
+    content = re.sub(rb"\0[\0\n]*\Z", b"", content)
+    return content[: content.rfind(b"\n") + 1]
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
+
+    kept: list[int] = []  # bytes that were there before the first try: one that fails late may have left a whole line
+
+    def write() -> None:
+        with path.open("ab+") as file:
+            if not kept:
+                file.seek(0)
+                kept.append(len(_whole(file.read())))
+            file.truncate(kept[0])
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    patiently(write, path)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write, sync, rename: a reader sees the old content or the new."""
+    patiently(lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path)

@@ -1,0 +1,138 @@
+"""The explanation of a winner in tables and in plain sentences."""
+
+from collections.abc import Sequence
+
+from studies.analysis.explanation import Effect, Explanation
+from studies.analysis.verdict import listed, numbers
+from studies.reporting.plots import value_text
+from studies.reporting.tables import Sheet
+
+_CHANGE = "change, % [95 %]"
+
+
+def sentences(e: Explanation) -> list[str]:
+    """Say which parameters matter and which do not, on the way to the winner and beside it."""
+    return [s for s in (_whole(e), _path(e), _neighbours(e), _untold(e)) if s]
+
+
+def path_sheet(e: Explanation) -> Sheet:
+    """One row a step from the defaults to the winner, each on top of those above it."""
+    rows = [row for x in e.path for row in _rows(e, x)]
+    strong: frozenset[int] = frozenset()
+    if e.whole is not None and len(e.path) > 1:
+        strong = frozenset({len(rows)})
+        rows.append(("all of them", "", "", *_cells(e, e.whole)))
+    return Sheet(("parameter", "default", "winner", _CHANGE, "outcome"), tuple(rows), _caption(e), strong)
+
+
+def neighbours_sheet(e: Explanation) -> Sheet:
+    """One row a neighbour of the winner."""
+    rows = tuple(row for x in e.neighbours for row in _rows(e, x))
+    return Sheet(("parameter", "winner", "instead", _CHANGE, "outcome"), rows)
+
+
+def step_text(x: Effect) -> str:
+    """Return a change as "num_buckets 32 → 8"."""
+    also = ", ".join(f"{n} {value_text(v)}" for n, v in x.also.items())
+    change = f"{x.parameter} {value_text(x.before)} \N{RIGHTWARDS ARROW} {value_text(x.after)}"
+    return f"{change} ({also})" if also else change
+
+
+def matters(e: Explanation, x: Effect) -> bool:
+    """Whether a change is surely better or worse, and may exceed the margin."""
+    return x.change is not None and x.change.outcome in ("better", "worse") and not _small(e, x)
+
+
+def outcome(e: Explanation, x: Effect) -> str:
+    """Return how a change is decided, or what has become of its runs."""
+    if x.change is None:
+        return x.note
+    small = f" (under {e.margin:g} %)" if x.change.outcome in ("better", "worse") and _small(e, x) else ""
+    return f"{x.change.outcome}{small}" + (f" ({x.note})" if x.note else "")
+
+
+def _rows(e: Explanation, x: Effect) -> list[tuple[str, ...]]:
+    """Return the row of a change, and one for each conditional parameter that comes with it."""
+    row = (x.parameter, value_text(x.before), value_text(x.after), *_cells(e, x))
+    return [row, *((f"+ {name}", "", value_text(value), "", "") for name, value in x.also.items())]
+
+
+def _cells(e: Explanation, x: Effect) -> tuple[str, str]:
+    c = x.change
+    change = "" if c is None else f"{c.change:+z.2f} [{c.low:+z.2f}, {c.high:+z.2f}]"
+    return change, outcome(e, x)
+
+
+def _small(e: Explanation, x: Effect) -> bool:
+    return x.change is not None and -e.margin < x.change.low and x.change.high < e.margin
+
+
+def _caption(e: Explanation) -> str:
+    seen = "that the search has not seen" if e.unseen else "on which the search has chosen it too"
+    seeds = f"{e.seeds} fresh paired seeds" if e.seeds > 1 else "1 fresh seed, so without seed noise"
+    return (
+        f"Change in validation PPL, negative = better; equivalent: surely under {e.margin:g} %. {seeds}, "
+        f"{e.blocks} validation blocks {seen} ({e.tokens:,} tokens). The test split was not read."
+    )
+
+
+def _whole(e: Explanation) -> str:
+    if e.whole is None:
+        return f"The winner {e.trial} has the defaults in all that its arm searches."
+    if e.whole.change is None:
+        return f"The winner {e.trial} can't be compared with the defaults: {e.whole.note}."
+    said = {
+        "better": "is better than the defaults",
+        "worse": "is worse than the defaults",
+        "equivalent": f"differs from the defaults by less than {e.margin:g} %",
+        "undecided": "may be better or worse than the defaults",
+    }[e.whole.change.outcome]
+    return f"The winner {e.trial} {said}: {numbers(e.whole.change)}."
+
+
+def _path(e: Explanation) -> str:
+    parts = []
+    if found := [x for x in e.path if matters(e, x)]:
+        parts.append(f"{_signed(found)} {_plural(found, 'matters', 'matter')}")
+    if found := [x for x in e.path if _small(e, x)]:
+        parts.append(f"{_names(found)} {_plural(found, 'does', 'do')} not matter (under {e.margin:g} %)")
+    if found := [x for x in e.path if x.change and x.change.outcome == "undecided"]:
+        parts.append(f"{_names(found)} {_plural(found, 'is', 'are')} undecided")
+    return f"On the way to it, {'; '.join(parts)}." if parts else ""
+
+
+def _neighbours(e: Explanation) -> str:
+    found = [x for x in e.neighbours if matters(e, x) and x.change]
+    better = [x for x in found if x.change and x.change.outcome == "better"]
+    worse = [x for x in found if x not in better]
+    if not e.neighbours:
+        return ""
+    none = f"no neighbour is surely better by more than {e.margin:g} %" if not better else f"better: {_steps(better)}"
+    unsure = [x for x in e.neighbours if x.change and x.change.outcome == "undecided"]
+    parts = [none, f"worse: {_steps(worse)}" if worse else "", f"undecided: {_steps(unsure)}" if unsure else ""]
+    return f"One step away from it, {'; '.join(p for p in parts if p)}."
+
+
+def _untold(e: Explanation) -> str:
+    return f"It has the default in {listed(list(e.unchanged))}." if e.unchanged and e.path else ""
+
+
+def _steps(found: Sequence[Effect]) -> str:
+    return listed([f"{step_text(x)} ({_percent(x)})" for x in found])
+
+
+def _signed(found: Sequence[Effect]) -> str:
+    return listed([f"{x.parameter} ({_percent(x)})" for x in found])
+
+
+def _names(found: Sequence[Effect]) -> str:
+    return listed([x.parameter for x in found])
+
+
+def _percent(x: Effect) -> str:
+    assert x.change is not None
+    return f"{x.change.change:+z.2f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _plural(found: Sequence[Effect], one: str, many: str) -> str:
+    return one if len(found) == 1 else many

@@ -1,0 +1,304 @@
+"""What a study found, to be read: tables for the terminal and one HTML file that holds everything."""
+
+import html
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies.analysis.explanation import Explanation, read_explanations
+from studies.analysis.results import Results
+from studies.files.folder_files import write_atomically
+from studies.process.terminal_text import shown
+from studies.reporting import plots
+from studies.reporting.drawing import THEME
+from studies.reporting.explanation_plot import explained
+from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
+from studies.reporting.findings import findings
+from studies.reporting.tables import (
+    WORDS,
+    Sheet,
+    arms_sheet,
+    best_trials,
+    comparisons_sheet,
+    confirm_sheet,
+    positions_sheet,
+    rates_sheet,
+    searched_sheet,
+    trials_sheet,
+    winning_sheet,
+)
+from studies.reporting.terminal import Drawing
+from studies.spec.study import Study
+from studies.trials.records import Record, records_of
+from studies.trials.winners import winners
+
+_MANY = 40  # rows above which a table starts folded
+
+
+def table(results: Results) -> Drawing:
+    """Return the table of arms for the terminal.
+
+    Args:
+        results: of the study, from :func:`studies.analysis.results.gather`.
+    """
+    return Drawing(arms_sheet(results))
+
+
+def verdict_lines(results: Results) -> list[str]:
+    """The verdict with each sentence, and each finding within one, on a line of its own."""
+    return re.split(r"(?<=[.;]) ", results.verdict)
+
+
+def trial_table(records: Mapping[str, Record], study: Study) -> Drawing:
+    """Return a table of every search trial with what it searched; the best of each arm is bold."""
+    return Drawing(searched_sheet(records, study))
+
+
+def write_html(results: Results, records: Mapping[str, Record], study: Study, path: Path) -> None:
+    """Write the whole report as one HTML file that needs nothing else.
+
+    Args:
+        results: of the study.
+        records: all trials and runs, by name.
+        study: the study.
+        path: of the file; a reader sees the old file or the new one.
+    """
+    best = best_trials(records, study)
+    colors = plots.arm_colors(study.arms)
+    search = [r for arm in study.arms for r in records_of(records, "search", arm)]
+    body = [
+        _head(results, study),
+        _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
+        *_rates(results, colors),
+        *_positions(results),
+        *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
+        *_reasons(records, study, path.parent, colors),
+        *(_explained(e, records, study, colors[e.arm]) for e in read_explanations(path.parent)),
+        _section("Search", _curves(search, study, best), _parameters(search, study, best)),
+        _section("Winning configurations", _html(winning_sheet(study, records))),
+        _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
+        _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
+        _section("Provenance", _provenance(results.provenance)),
+    ]
+    write_atomically(path, _page(results.study, "\n".join(body)))
+
+
+def _escape(text: str) -> str:
+    """Return a text as HTML shows it; XML allows no control characters, and UTF-8 no lone surrogates."""
+    return html.escape(shown(text))
+
+
+def _html(sheet: Sheet) -> str:
+    if not sheet.rows:
+        return ""
+    used = sheet.used()
+    kinds = ["w" if sheet.columns[i] in WORDS else "n" for i in used]
+    titles = [_escape(sheet.columns[i]).replace("_", "_<wbr/>") for i in used]
+    head = "".join(f'<th class="{k}">{title}</th>' for title, k in zip(titles, kinds, strict=True))
+    rows = []
+    for number, row in enumerate(sheet.rows):
+        style = "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
+        cells = "".join(f'<td class="{k}">{_escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True))
+        rows.append(f'<tr class="{style}">{cells}</tr>')
+    caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
+    body = "\n".join(rows)
+    return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+
+
+def _folded(title: str, sheet: Sheet) -> str:
+    if not sheet.rows:
+        return ""
+    opened = ' open="open"' if len(sheet.rows) <= _MANY else ""
+    return f"<details{opened}><summary>{_escape(title)} ({len(sheet.rows)})</summary>{_html(sheet)}</details>"
+
+
+def _section(title: str, *parts: str) -> str:
+    inside = "\n".join(p for p in parts if p) or '<p class="none">Nothing to show yet.</p>'
+    return f"<section><h2>{_escape(title)}</h2>\n{inside}</section>"
+
+
+def _figure(svg: str | None, caption: str) -> str:
+    return f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
+
+
+def _forest(results: Results, colors: Mapping[str, str]) -> str:
+    several = any(c.searches > 1 for c in results.comparisons)
+    level = next((c.level for c in results.comparisons), 0.05)
+    caption = (
+        f"Diamonds: change in test PPL over all pairs, with the {100 * (1 - level):g} % interval; dots: each "
+        f"{'search' if several else 'seed'}. "
+        "Shaded: the published scale of improvements (from 0.5 % minimal, 1 % moderate, 2 % strong)."
+    )
+    return _figure(plots.forest(results.comparisons, colors), caption)
+
+
+def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
+    """The profile over learning rates, where there is one."""
+    figure = plots.rates(results.comparisons, colors)
+    if figure is None:
+        return []
+    depends = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.depends_on_rate]
+    said = (
+        f"The answer depends on the learning rate for {', '.join(depends)}."
+        if depends
+        else ("With each arm at its own best rate, every comparison has the same outcome.")
+    )
+    caption = (
+        "Matched change in test PPL where all arms have the winning learning rate times a factor, with its interval; "
+        f"open diamonds: each arm at its own best rate (quadratic in the log of the rate). {said}"
+    )
+    return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
+
+
+def _reasons(records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]) -> list[str]:
+    """Why the arms came out so, as far as the records tell."""
+    found = findings(records, study, folder, colors)
+    parts = [
+        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>{_figure(f.figure, f.reading)}' for f in found
+    ]
+    return [_section("Why it came out so", *parts)] if parts else []
+
+
+def _positions(results: Results) -> list[str]:
+    sheet = positions_sheet(results)
+    return [_section("Positions in the block", _html(sheet))] if sheet.rows else []
+
+
+def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> str:
+    """Only for an arm that learns them: its confirm runs, or before these the trials that have won."""
+    found = [w for (_, name), w in winners(study, records).items() if name == arm]
+    runs = [r for w in found for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
+    runs = runs or [w.record for w in found]
+    shifts = plots.boundary_shifts(runs, study.block_size, color)
+    if shifts is None:
+        return ""
+    caption = f"From start (hollow) to end (filled). {_moved(runs)}"
+    paths = plots.boundary_paths(runs, study.block_size, color)
+    over = "Sorted boundaries over the steps of each run."
+    return _section(f"Boundaries of {arm}", _figure(shifts, caption), _figure(paths, over))
+
+
+def _explained(e: Explanation, records: Mapping[str, Record], study: Study, color: str) -> str:
+    """Which parameters make the winner what it is, where ``hylorada explain`` has measured it."""
+    place = f" in search {e.search}" if study.searches > 1 else ""
+    now = winners(study, records).get((e.search, e.arm))
+    overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
+    old = "The search has found another winner since: run `hylorada explain` again. " if overtaken else ""
+    colours = "coloured: significantly different from 0, and not certainly within that; dots: seeds."
+    drawn = f"Shaded: under {e.margin:g} %; {colours}"
+    figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
+    title = f"Why the winner of {e.arm}{place} differs from the defaults"
+    return _section(title, figure, _html(path_sheet(e)), _html(neighbours_sheet(e)))
+
+
+def _moved(runs: Sequence[Record]) -> str:
+    ends = [r.reports[-1] for r in runs if r.reports]
+    pairs = [
+        np.subtract(e.boundaries, e.start_boundaries) for e in ends if len(e.boundaries) == len(e.start_boundaries)
+    ]
+    distance = np.abs(np.concatenate([[], *pairs]))
+    distance = distance[np.isfinite(distance)]
+    if not distance.size:
+        return ""
+    return f"A boundary moved by {distance.mean():.2f} tokens on average and by {distance.max():.2f} at most."
+
+
+def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
+    counts = []
+    for arm in study.arms:
+        states = [r.state for r in trials if r.arm == arm]
+        counts.append(f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}")
+    caption = (
+        f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or failed; "
+        f"dashed: ASHA's rungs at steps {', '.join(map(str, study.rungs())) or '(none)'}. Point at a line for its name."
+    )
+    return _figure(plots.curves(trials, study, best), caption)
+
+
+def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
+    caption = (
+        "What was searched against the last validation PPL, arms in the colours above. Filled: complete; hollow: "
+        "pruned (fewer steps, so not to be compared with complete ones); diamonds: each arm's best; crosses: diverged."
+    )
+    return _figure(plots.parameters(trials, study, best), caption)
+
+
+def _head(results: Results, study: Study) -> str:
+    what = (
+        f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
+        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials an arm of "
+        f"{study.max_steps} steps, {study.seeds} paired seed{'s' * (study.seeds > 1)} in each"
+    )
+    notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
+    listed = f'<ul class="notes">{notes}</ul>' if notes else ""
+    title = _escape(results.study)
+    verdict = " ".join(f"<span>{_escape(line)}</span>" for line in verdict_lines(results))
+    opening = f'<h1>{title}</h1><p class="what">{_escape(what)}</p>'
+    return f'<header>{opening}<p class="verdict">{verdict}</p>{listed}</header>'
+
+
+def _provenance(provenance: Mapping[str, Any]) -> str:
+    rows = "".join(f"<dt>{_escape(k)}</dt><dd>{_escape(v)}</dd>" for k, v in _flat(provenance))
+    return f"<dl>{rows}</dl>" if rows else ""
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _page(title: str, body: str) -> str:
+    """A whole document, well-formed as XML too, that may load nothing."""
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
+    theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
+<style>
+{theme}
+{_CSS}</style></head>
+<body>
+{body}
+</body></html>
+"""
+
+
+_CSS = """\
+:root{color-scheme:light dark}
+body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;background:var(--paper);color:var(--ink);
+  font:16px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
+h1{font-size:1.7rem;line-height:1.2;margin:0;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1px solid var(--line)}
+h3{font-size:1rem;margin:1.8rem 0 .3rem}
+.says{margin:.3rem 0 .8rem;max-width:54rem}
+.what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
+.what{margin:.3rem 0 1.2rem}
+.verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;border-left:4px solid var(--arm1)}
+.verdict span{display:block}
+.verdict span:first-child{font-weight:650}
+.verdict span:last-child:not(:first-child){font-size:.92rem;color:var(--soft);margin-top:.3rem}
+td:first-child{white-space:nowrap}
+.notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
+.wide{overflow-x:auto;margin:.6rem 0 1.4rem}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;min-width:50%}
+caption{caption-side:bottom;text-align:left;padding-top:.5rem}
+th,td{padding:.3rem .8rem .3rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600;color:var(--soft);vertical-align:bottom}
+.n{text-align:right}td.n{white-space:nowrap}.w{text-align:left}
+.strong{font-weight:700}.faint{color:var(--soft)}
+figure{margin:1.2rem 0 1.6rem}
+svg{display:block;width:100%;height:auto;max-width:100%}
+svg text{font-family:inherit!important}
+figcaption{margin-top:.4rem;max-width:54rem}
+summary{cursor:pointer;font-weight:600;margin:.6rem 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;margin:0;font-size:.84rem}
+dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
+"""

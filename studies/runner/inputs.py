@@ -1,0 +1,235 @@
+"""What a study is given, and its checks: before any compute, and before anything is written."""
+
+import dataclasses
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hylorada import InputError
+from hylorada.data.separators import DOCUMENT_SEPARATORS
+from studies.files.paths import path_problem
+from studies.process.options import Options
+from studies.process.provenance import code_version, command_line, package_versions
+from studies.runner.text_notes import count_tokens, text_facts, text_notes
+from studies.spec.points import target_modules
+from studies.spec.study import Study
+from studies.tracking.checks import check_server, check_tracking, unwritable
+
+EXPLAIN = "explain"  # validation blocks, those that the search has not seen where there are enough of them
+_FEWEST_UNSEEN = 20  # blocks; of fewer no correlation can be measured
+_MOST_SEATS = 1024
+_LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
+
+
+@dataclass(frozen=True)
+class Material:
+    """The checked inputs of a study: tokenised text and what identifies text and base.
+
+    Attributes:
+        blocks: of each split; ``explain`` holds validation blocks for :mod:`studies.search.explain`.
+        provenance: what identifies text and base, and more that results depend on.
+        separator: that stands between documents.
+        text_notes: what was read, for the user.
+        test_documents: the document in which each test block begins; None where the text has none.
+        unseen: whether no trial of the search is evaluated on the blocks of ``explain``.
+    """
+
+    blocks: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    separator: str = "eos"
+    text_notes: Sequence[str] = ()
+    test_documents: Any = None
+    unseen: bool = False
+
+    def settled(self, study: Study) -> Study:
+        """Return the study with the separator that "auto" stands for, so that it resumes with the same."""
+        return dataclasses.replace(study, document_separator=self.separator)
+
+    def inputs(self) -> dict[str, str]:
+        """What identifies base and text; a study folder is tied to it."""
+        return {
+            k: str(v)
+            for k, v in self.provenance.items()
+            if k.endswith("_fingerprint") and not k.startswith("study") and v is not None
+        }
+
+
+def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
+    """Check everything that can be checked before any compute, and tokenise.
+
+    Args:
+        study: to run.
+        options: where.
+        join: joins a cluster and checks it, before the text's cache is written.
+
+    Raises:
+        InputError: all problems found; nothing has been written.
+    """
+    from hylorada.base_models.loading import target_problems
+
+    problems, base, tokenizer, text = _inputs(study.to_dict(), options)
+    if base is not None and (targets := target_modules(study)):
+        problems += target_problems(study.model, targets)
+    if join is not None and not problems:
+        join()
+    whole: dict[str, Any] = {}
+    if base is not None and tokenizer is not None and text is not None:
+        whole = _blocks(problems, study, options, text, tokenizer, base.num_embeddings)
+    if problems or base is None or text is None:
+        raise InputError(problems)
+    asked, blocks = study.document_separator, _limited(study, whole)
+    study = dataclasses.replace(study, document_separator=text.separator)
+    told = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
+    return Material(
+        blocks,
+        _provenance(study, base, text, blocks) | told,
+        text.separator,
+        text_notes(text, tokenizer, whole, asked),
+        _test_documents(study, whole["test"], tokenizer.eos_token_id),
+        unseen=_unseen(study, whole["validation"]) is not None,
+    )
+
+
+def input_problems(values: Mapping[str, Any], options: Options) -> list[str]:
+    """What is wrong with base, text and places to write to; for a study that is itself wrong elsewhere."""
+    return _inputs(values, options)[0]
+
+
+def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any, Any, Any]:
+    """Problems, base, tokenizer and text, as far as these fields of a study are there and of the right type."""
+
+    problems = []
+    if problem := path_problem(options.storage) or unwritable(options.storage):
+        problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
+    if options.tracking_uri is not None:
+        unusable = check_tracking(options.tracking_uri)
+        name = values.get("name")
+        problems += unusable or (check_server(options.tracking_uri, name) if isinstance(name, str) else [])
+    problems += _address_problems(options.address)
+    if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
+        limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
+        problems.append(f"seats must be at {limit}, got {options.seats}")
+    base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
+    return problems, base, tokenizer, _text(problems, values, tokenizer)
+
+
+def _base(problems: list[str], model: Any, block_size: Any) -> tuple[Any, Any]:
+    from hylorada import inspect_base, load_tokenizer
+
+    if not isinstance(model, str):
+        return None, None
+    base = _attempt(problems, inspect_base, model)
+    if base is None:
+        return None, None
+    if base.max_positions and isinstance(block_size, int) and block_size > base.max_positions:
+        problems.append(f"block_size {block_size} exceeds model limit {base.max_positions} ({model})")
+    return base, _attempt(problems, load_tokenizer, model)
+
+
+def _text(problems: list[str], values: Mapping[str, Any], tokenizer: Any) -> Any:
+    from hylorada import load_text
+
+    data, column, separator = (values.get(k) for k in ("data", "text_column", "document_separator"))
+    if not isinstance(data, str) or not isinstance(column, str | None):
+        return None
+    known = separator if separator in DOCUMENT_SEPARATORS else "auto"  # else it is refused elsewhere
+    return _attempt(problems, load_text, data, text_column=column, document_separator=known, tokenizer=tokenizer)
+
+
+def _address_problems(address: str | None) -> list[str]:
+    """Whether anything listens at a cluster's address: Ray itself waits for minutes."""
+    if address is None or address == "auto":
+        return []
+    if address.startswith("ray://"):
+        return [f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"]
+    host, _, port = address.rpartition(":")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        return [f"address {address!r} must be auto or HOST:PORT"]
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, UnicodeError) as error:  # the second of names that can't be looked up
+        return [f"address {address!r} can't be reached: {error}"]
+    return []
+
+
+def _blocks(
+    problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any, num_embeddings: int | None
+) -> dict[str, Any]:
+    """All blocks of each split; a text that may be too short is tried before anything is written."""
+    from hylorada import SPLITS, build_blocks
+
+    long = {s for s in SPLITS if sum(map(len, text.splits[s])) > _LONG * study.block_size}
+    blocks = {}
+    build = partial(build_blocks, tokenizer=tokenizer, block_size=study.block_size, num_embeddings=num_embeddings)
+    for split in sorted(SPLITS, key=lambda s: (s in long, s == "train")):
+        if problems and split in long:
+            continue
+        cache = options.storage / "cache" if split in long and split == "train" else None
+        found = _attempt(problems, build, text.splits[split], split=split, cache_dir=cache)
+        if found is not None and split == "test" and found.num_blocks < 2:
+            problems.append(
+                f"split 'test': 1 block of {study.block_size} tokens, the verdict needs 2; lower block_size or add text"
+            )
+        elif found is not None:
+            blocks[split] = found
+    return blocks
+
+
+def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
+    """Return the document of each test block that the study uses; its blocks are no independent samples of the text."""
+    if study.document_separator != "eos" or end_token is None:
+        return None
+    count = min(study.test_blocks or test.num_blocks, test.num_blocks)
+    return test.documents(end_token)[test.places(count, spread=study.spread_test)]
+
+
+def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The blocks that the study uses."""
+    limits = {"validation": study.eval_blocks, "test": study.test_blocks}
+    taken = {}
+    for split, found in blocks.items():
+        limit = limits.get(split)
+        take = found.spread if split == "test" and study.spread_test else found.head
+        taken[split] = take(min(limit, found.num_blocks) if limit else None)
+    held = _unseen(study, blocks["validation"]) or blocks["validation"]
+    taken[EXPLAIN] = held.spread(min(study.test_blocks or held.num_blocks, held.num_blocks))
+    return taken
+
+
+def _unseen(study: Study, validation: Any) -> Any:
+    """Return the validation blocks on which no trial of the search is evaluated; None where they are too few."""
+    rest = validation.after(study.eval_blocks) if study.eval_blocks else None
+    return rest if rest is not None and rest.num_blocks >= _FEWEST_UNSEEN else None
+
+
+def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except InputError as error:
+        problems += error.problems
+        return None
+
+
+def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "command": command_line(),
+        **code_version(),
+        **{f"version.{k}": v for k, v in package_versions().items()},
+        "model": study.model,
+        "model_fingerprint": base.fingerprint,
+        "model_config_fingerprint": base.config_fingerprint,
+        "model_revision": base.revision,
+        "model_type": base.model_type,
+        "data": study.data,
+        "data_fingerprint": text.fingerprint,
+        "data_revision": text.revision,
+        "block_size": study.block_size,
+        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items() if s != EXPLAIN},
+        **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items() if s != EXPLAIN},
+        "dtype": study.dtype,
+        "seed": study.seed,
+        "study_fingerprint": study.fingerprint(),
+    }

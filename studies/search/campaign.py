@@ -1,0 +1,261 @@
+"""A study as one source of jobs, in stages: search, select each search's winners, confirm them on fresh seeds.
+
+A fourth stage, which only ``hylorada explain`` asks for, trains what explains a winner.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from studies.search.asha import Asha
+from studies.search.ledger import Ledger, Stage
+from studies.spec.study import Study
+from studies.trials.messages import Job, Report
+from studies.trials.records import Record, optuna_name, ranked
+from studies.trials.reruns import confirm_records, select_records
+from studies.trials.store import Store
+from studies.trials.winners import Winner, best_block, counting, wanted_runs, winners
+
+
+class Search(Stage):
+    """Independent searches of equal numbers of trials for each arm, interleaved, so that all meet the same conditions.
+
+    An arm whose space has fewer points ends when all are evaluated.
+
+    Args:
+        ledger: where everything is kept; trials left running by an earlier process come first.
+    """
+
+    title = "search"
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        study = self._store.study
+        self._places = [(search, arm) for search in range(study.searches) for arm in study.arms]
+        self._asha = _asha(study)
+        searched = [r for search, arm in self._places for r in self._store.of("search", arm, search)]
+        self._feed_asha(searched)
+        self._unfinished = [r for r in searched if self._goes_on(r)]
+
+    def remaining(self) -> int:
+        return len(self._unfinished) + sum(
+            self._store.planned(arm, search) - count for (search, arm), count in self._open().items()
+        )
+
+    def next_job(self) -> tuple[Job, int] | None:
+        if self._unfinished:
+            return self._given(self._unfinished.pop(0))
+        if not (places := self._open()):
+            return None
+        search, arm = min(places, key=lambda place: (places[place], self._places.index(place)))
+        return self._given(self._store.propose(arm, search))
+
+    def _open(self) -> dict[tuple[int, str], int]:
+        """Return the searches and arms that are to have more trials, and how many each has."""
+        counts = {(search, arm): len(self._store.of("search", arm, search)) for search, arm in self._places}
+        return {(s, arm): n for (s, arm), n in counts.items() if n < self._store.planned(arm, s)}
+
+    def _prunes(self, record: Record, report: Report) -> bool:
+        if self._asha is None:
+            return False
+        group = optuna_name(record.arm, record.search)
+        return self._asha.stops(group, record.name, report.step, report.metrics["eval/nll"])
+
+    def _feed_asha(self, records: Sequence[Record]) -> None:
+        """Rebuild the rungs from what is known."""
+        for record in records:
+            for report in record.reports:
+                if not report.diverged:
+                    self._prunes(record, report)
+
+
+class Rerun(Stage):
+    """Winners or finalists trained again on fresh seeds, all to full length.
+
+    Args:
+        ledger: runs that are there already are not repeated.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        wanted = self._wanted()
+        known = [self._store.records.get(r.name, r) for r in wanted]
+        self._left = [r for r in known if self._goes_on(r)]
+        self._drop_overtaken({r.name for r in wanted})
+
+    def _wanted(self) -> list[Record]:
+        """Return the records of all runs of this stage, in the order in which they are to start."""
+        raise NotImplementedError
+
+    def remaining(self) -> int:
+        return len(self._left)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        if not self._left:
+            return None
+        record = self._left.pop(0)
+        if record.name not in self._store.records:
+            self._store.add(record)
+        return self._given(record)
+
+    def _prunes(self, record: Record, report: Report) -> bool:
+        return False
+
+    def _drop_overtaken(self, wanted: set[str]) -> None:
+        """End what a crash left of the runs of an earlier winner: a longer search has found a better trial."""
+        for record in list(self._mine()):
+            if record.state == "running" and record.name not in wanted:
+                self._ledger.open(record)
+                self._ledger.finish(record, "pruned", "its arm has found a better trial")
+
+
+class Select(Rerun):
+    """The finalists of each search and arm on fresh selection seeds; where there is one alone, it has won."""
+
+    title = "select"
+
+    def _wanted(self) -> list[Record]:
+        return select_records(self._store.study, self._store.records)
+
+
+class Confirm(Rerun):
+    """The winners of each search on the same fresh seeds; only these runs read the test split, once, at the end."""
+
+    title = "confirm"
+
+    def _wanted(self) -> list[Record]:
+        return confirm_records(self._store.study, self._store.records)
+
+
+class Explain(Rerun):
+    """Configurations around a winner on fresh seeds, and what an earlier command has begun of such runs.
+
+    Args:
+        ledger: runs that are there already are not repeated.
+        asked: the records of all runs that are asked for, in the order in which they are to start.
+    """
+
+    title = "explain"
+
+    def __init__(self, ledger: Ledger, asked: Sequence[Record] = ()) -> None:
+        self._asked = asked
+        super().__init__(ledger)
+
+    def _wanted(self) -> list[Record]:
+        return list({r.name: r for r in (*_begun(self._store), *self._asked)}.values())
+
+
+def _begun(store: Store) -> list[Record]:
+    return [r for r in store.records.values() if r.stage == "explain" and r.state == "running"]
+
+
+class Campaign:
+    """All stages, one after the other, in one run of Tune.
+
+    Args:
+        ledger: where everything is kept; a campaign opened again on it resumes where things stand.
+        explain: the records of runs that are to explain a winner.
+    """
+
+    def __init__(self, ledger: Ledger, explain: Sequence[Record] = ()) -> None:
+        self._ledger = ledger
+        study = ledger.store.study
+        self._later: list[tuple[Callable[[Ledger], Rerun], int]] = [  # with how many runs each has at most
+            (Select, wanted_runs(study, "select")),
+            (Confirm, wanted_runs(study, "confirm")),
+            (partial(Explain, asked=explain), len({r.name for r in (*_begun(ledger.store), *explain)})),
+        ]
+        self._stage: Stage = Search(ledger)
+        self._go_on()
+
+    @property
+    def searches(self) -> bool:
+        """Whether the search has not ended."""
+        return isinstance(self._stage, Search)
+
+    def remaining(self) -> int:
+        """Return how many trials may still be handed out, at most: as if every arm were to have a winner."""
+        return self._stage.remaining() + sum(count for _, count in self._later)
+
+    def next_job(self) -> tuple[Job, int] | None:
+        """Return the next trial; None also while the last trials of a stage decide what the next one runs."""
+        if self.searches and self._stage.ended():
+            self._tell_exhausted()
+        self._go_on()
+        return self._stage.next_job()
+
+    def on_report(self, name: str, report: Report) -> bool:
+        return self._stage.on_report(name, report)
+
+    def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        self._stage.on_failure(name, reason, traceback)
+
+    def on_restart(self, name: str) -> None:
+        self._stage.on_restart(name)
+
+    def _go_on(self) -> None:
+        """Enter the next stage as often as the present one has ended."""
+        while self._later and self._stage.ended():
+            stage, _ = self._later.pop(0)
+            self._stage = stage(self._ledger)
+            if self._stage.remaining():
+                self._announce()
+
+    def _announce(self) -> None:
+        store, panel, title = self._ledger.store, self._ledger.panel, self._stage.title
+        if title == "confirm":
+            best = [w.record.name for w in winners(store.study, store.records).values()]
+            panel.say(f"confirm: {', '.join(best)} x {_times(store.study)}")
+        ended = sum(r.state != "running" for r in counting(store.study, store.records, title))
+        panel.begin(title, ended + self._stage.remaining())
+
+    def _tell_exhausted(self) -> None:
+        """Name the arms that had fewer trials than asked for."""
+        store = self._ledger.store
+        for name in () if store.study.blocks else store.study.arms:
+            if len(store.of("search", name, 0)) < store.study.trials:
+                points = store.study.space(name).size()
+                self._ledger.panel.say(f"{name}: search space exhausted: {points} of {points} points evaluated")
+
+
+def _times(study: Study) -> str:
+    seeds = "1 fresh paired seed" if study.seeds == 1 else f"{study.seeds} fresh paired seeds"
+    rates = ", ".join(f"{f:g}" for f in sorted(study.factors))
+    return f"{seeds}, each at {rates} times the learning rate" if len(study.factors) > 1 else seeds
+
+
+def _asha(study: Study) -> Asha | None:
+    if not study.grace_steps:
+        return None
+    return Asha(
+        [optuna_name(arm, search) for search in range(study.searches) for arm in study.arms],
+        grace_steps=study.grace_steps,
+        reduction_factor=study.reduction_factor,
+        max_steps=study.max_steps,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The winners of all searches and, for each arm without one, the reason."""
+
+    winners: dict[tuple[int, str], Winner]
+    missing: tuple[str, ...]
+
+
+def find_winners(store: Store) -> Found:
+    """Return the winners; diverged, failed and pruned trials never count."""
+    study = store.study
+    best, missing = winners(study, store.records), []
+    for search in range(study.searches):
+        for arm in study.arms:
+            if (search, arm) in best:
+                continue
+            if study.blocks and best_block(study, store.records, search) is None and ranked(store.records, arm, search):
+                missing.append(f"search {search} has no block that all its arms have finished")
+                continue
+            states = [r.state for r in store.of("search", arm, search)]
+            counts = ", ".join(f"{states.count(s)} {s}" for s in ("diverged", "failed", "pruned") if s in states)
+            where = f" in search {search}" if study.searches > 1 else ""
+            missing.append(f"arm {arm!r} has no finished trial with a finite eval/ppl{where} ({counts})")
+    return Found(best, tuple(dict.fromkeys(missing)))

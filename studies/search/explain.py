@@ -1,0 +1,238 @@
+"""Why a winner differs from the defaults: what is trained to find out, and the work of ``hylorada explain``."""
+
+import json
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hylorada import InputError, nearest
+from hylorada.runtime.checksums import digest
+from studies.analysis.explanation import Effect, Explanation, Losses, measure, step_between, write_explanation
+from studies.reporting.terminal import say
+from studies.spec.common_values import common_values, rerun_seeds
+from studies.spec.study import Study
+from studies.trials.ablation import Move, Point, neighbours, path
+from studies.trials.records import Record, planned_trials, records_of
+from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
+from studies.trials.winners import Winner, winners
+
+if TYPE_CHECKING:
+    from studies.search.stages import Opened
+    from studies.trials.store import Store
+
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which winner to explain.
+
+    Attributes:
+        arm: of the winner; None is the arm of the first comparison.
+        search: of the winner.
+        seeds: paired seeds; None is the study's own number, or 3 where that is smaller.
+    """
+
+    arm: str | None = None
+    search: int = 0
+    seeds: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is trained to explain a winner.
+
+    Attributes:
+        winner: to explain.
+        seeds: number of paired seeds.
+        start: the defaults, with the winner's common values.
+        goal: the winner.
+        path: from one to the other.
+        neighbours: from the winner one step away.
+        unchanged: searched parameters in which the winner has the default.
+    """
+
+    winner: Winner
+    seeds: int
+    start: Point
+    goal: Point
+    path: tuple[Move, ...]
+    neighbours: tuple[Move, ...]
+    unchanged: tuple[str, ...]
+
+    def points(self) -> dict[str, Point]:
+        """Return every configuration once, by its key."""
+        points = [self.start, *(m.end for m in (*self.path, *self.neighbours)), self.goal]
+        return {_key(p): p for p in points}
+
+
+def make_plan(study: Study, records: Mapping[str, Record], request: Request) -> Plan:
+    """Decide what is trained, from what a finished study holds.
+
+    Args:
+        study: as it was run.
+        records: all of its records.
+        request: which winner to explain.
+
+    Raises:
+        InputError: the study has not finished, or there is no such winner, or nothing was searched for its arm alone.
+    """
+    arm = request.arm if request.arm is not None else _first_arm(study)
+    _check(study, request, arm)
+    if _unfinished(study, records):
+        raise InputError(f"study {study.name!r} has not finished; run it to its end: `hylorada run {study.name}`")
+    winner = winners(study, records).get((request.search, arm))
+    if winner is None:
+        raise InputError(f"arm {arm!r} has no winner in search {request.search} of study {study.name!r}")
+    return plan_around(study, winner, request.seeds or max(FEWEST_SEEDS, study.seeds))
+
+
+def plan_around(study: Study, winner: Winner, seeds: int) -> Plan:
+    """Return the path from the defaults to a winner and its neighbours."""
+    arm, space = winner.record.arm, study.space(winner.record.arm)
+    common = {} if winner.block is None else common_values(study, winner.record.search, winner.block)
+    start, goal, names = study.point(arm, common), winner.params(study), own_parameters(study, arm)
+    return Plan(
+        winner,
+        seeds,
+        start,
+        goal,
+        path(space, names, start, goal),
+        neighbours(space, names, goal, study.fields(arm)),
+        tuple(n for n in names if n in goal and n in start and goal[n] == start[n]),
+    )
+
+
+def own_parameters(study: Study, arm: str) -> list[str]:
+    """Return what is searched for an arm by itself; in a study that is not matched, that is all."""
+    space = study.arms[arm].space if study.blocks else study.space(arm)
+    return [name for name, p in space.parameters.items() if p.values.size != 1]
+
+
+def plan_records(study: Study, plan: Plan) -> list[Record]:
+    """Return the records of all runs of a plan, seed by seed, so that a broken-off stage has whole pairs."""
+    return [_record(study, plan.winner, point, seed) for seed in range(plan.seeds) for point in plan.points().values()]
+
+
+def find_explanation(opened: "Opened", request: Request) -> Explanation:
+    """Train what explains a winner, then write the explanation and the report that shows it."""
+    from studies.search.stages import publish, results_so_far, run_stages
+
+    store, study = opened.store, opened.store.study
+    plan = make_plan(study, store.records, request)
+    asked = plan_records(study, plan)
+    if any(r.name not in store.records for r in asked):
+        say(opened.console, f"explain: {_told(plan)}")
+    run_stages(opened, asked)
+    found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
+    found = replace(found, provenance=opened.devices.provenance)
+    write_explanation(store.folder, found)
+    results = results_so_far(store)
+    if results is None:
+        raise InputError(f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again")
+    publish(results, store, opened.tracker)
+    return found
+
+
+def _told(plan: Plan) -> str:
+    steps, beside = _counted(plan.path, "step"), _counted(plan.neighbours, "neighbour")
+    runs = f"{_counted(plan.points(), 'configuration')} x {_counted(range(plan.seeds), 'fresh paired seed')}"
+    return f"{plan.winner.record.name} from the defaults ({steps}) and {beside} of it; {runs}"
+
+
+def _counted(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+def _first_arm(study: Study) -> str:
+    return study.comparisons[0][0] if study.comparisons else next(iter(study.arms))
+
+
+def _check(study: Study, request: Request, arm: str) -> None:
+    """Raise for all that is wrong with a request."""
+    problems = []
+    if arm not in study.arms:
+        problems.append(f"arm {arm!r} is none of study {study.name!r}; {nearest(arm, study.arms)}")
+    elif not own_parameters(study, arm):
+        others = [name for name in study.arms if own_parameters(study, name)]
+        hint = f"arms that do: {', '.join(others)}" if others else "no arm of this study does"
+        problems.append(f"arm {arm!r} searches no parameter of its own, so there is nothing to explain; {hint}")
+    if not 0 <= request.search < study.searches:
+        problems.append(f"search must be 0 to {study.searches - 1}, got {request.search}")
+    if request.seeds is not None and not 1 <= request.seeds <= _MOST_SEEDS:
+        problems.append(f"seeds must be 1 to {_MOST_SEEDS}, got {request.seeds}")
+    if problems:
+        raise InputError(problems)
+
+
+def _unfinished(study: Study, records: Mapping[str, Record]) -> bool:
+    """Whether a stage of the study itself has runs left to do."""
+    if any(r.state == "running" for r in records.values() if r.stage != "explain"):
+        return True
+    places = [(arm, search) for search in range(study.searches) for arm in study.arms]
+    if any(len(records_of(records, "search", *p)) < planned_trials(study, records, *p) for p in places):
+        return True
+    return any(r.name not in records for r in (*select_records(study, records), *confirm_records(study, records)))
+
+
+def _key(point: Point) -> str:
+    """Return what identifies a configuration in the names of its runs."""
+    return digest(json.dumps(point, sort_keys=True), "explain")[:8]
+
+
+def _record(study: Study, winner: Winner, point: Point, number: int) -> Record:
+    source = winner.record
+    adapter, training = study.configs(source.arm, point)
+    seed, data_seed = rerun_seeds(study, "explain", source.search, number)
+    return Record(
+        name=winner.name(f"explain-{_key(point)}", number),
+        arm=source.arm,
+        stage="explain",
+        winner=source.name,
+        number=number,
+        params=point,
+        adapter=adapter.to_dict(),
+        training=training.to_dict(),
+        seed=seed,
+        data_seed=data_seed,
+        search=source.search,
+        block=winner.block,
+    )
+
+
+def explanation_of(plan: Plan, store: "Store", *, unseen: bool) -> Explanation:
+    """Return what the runs of a plan, all of which have ended, say about its winner.
+
+    Args:
+        plan: of the winner.
+        store: of the study.
+        unseen: whether the search has not been evaluated on the blocks that these runs read last.
+    """
+    study = store.study
+    names = {key: [plan.winner.name(f"explain-{key}", s) for s in range(plan.seeds)] for key in plan.points()}
+    losses = Losses(
+        store.folder, {key: [store.records[n] for n in found] for key, found in names.items()}, study.block_size
+    )
+    whole = [step_between(plan.start, plan.goal)] if plan.path else []
+    return Explanation(
+        arm=plan.winner.record.arm,
+        search=plan.winner.record.search,
+        trial=plan.winner.record.name,
+        block=plan.winner.block,
+        seeds=plan.seeds,
+        blocks=losses.blocks,
+        tokens=losses.blocks * losses.tokens_per_block,
+        unseen=unseen,
+        margin=study.margin,
+        default_ppl=losses.ppl(_key(plan.start)),
+        winner_ppl=losses.ppl(_key(plan.goal)),
+        unchanged=plan.unchanged,
+        whole=next(iter(_measured(whole, losses, study.margin)), None),
+        path=tuple(_measured(plan.path, losses, study.margin)),
+        neighbours=tuple(_measured(plan.neighbours, losses, study.margin)),
+    )
+
+
+def _measured(moves: Sequence[Move], losses: Losses, margin: float) -> list[Effect]:
+    keys = {i: (_key(m.start), _key(m.end)) for i, m in enumerate(moves)}
+    return measure(moves, losses, keys, margin)

@@ -1,0 +1,75 @@
+"""The common values of a matched block: the same draw for every arm, a function of seed, search and block alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hylorada import derive_seed
+from studies.spec.space import Scalar
+from studies.spec.study import Study
+
+
+def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
+    """Return the common values of one block.
+
+    Block 0 is the shared defaults. The others are points of a scrambled Sobol sequence, one sequence a search: they
+    spread evenly over the space however many there are, need no results, and are the same after a crash.
+
+    Args:
+        study: the study, matched.
+        search: which of its independent searches.
+        block: number of the block within the search.
+
+    Returns:
+        By parameter.
+    """
+    if block == 0:
+        return study.common_start()
+    names = tuple(study.common.parameters)
+    seed = derive_seed(study.seed, "common", search) % 2**32
+    point = dict(zip(names, _sobol(len(names), seed, block).tolist(), strict=True))
+    return study.common.sample(_AtPoint(point))
+
+
+def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int, int]:
+    """Return the seeds of a search trial's adapter and of its data; the arms of a matched block share both."""
+    place = [search] if search else []
+    who: list[int | str] = ["block", search, number] if study.blocks else [*place, arm, number]
+    return derive_seed(study.seed, *who), derive_seed(study.seed, "data", *place)
+
+
+def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int, int]:
+    """Return the seeds of a run on fresh seeds: equal for all arms, finalists and factors of a search."""
+    place = [search] if search else []
+    return derive_seed(study.seed, stage, *place, number), derive_seed(study.seed, f"{stage} data", *place, number)
+
+
+def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:
+    """Return point ``index`` (from 1) of a scrambled Sobol sequence (Owen 1998), in [0, 1)^dimensions."""
+    from scipy.stats import qmc  # takes half a second to import
+
+    engine = qmc.Sobol(dimensions, scramble=True, rng=seed)
+    if index > 1:
+        engine.fast_forward(index - 1)
+    return np.asarray(engine.random(1)[0])
+
+
+class _AtPoint:
+    """Suggests the values that a point of the unit cube stands for, as ``optuna.Trial`` would suggest drawn ones."""
+
+    def __init__(self, point: Mapping[str, float]) -> None:
+        self._point = point
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        u = self._point[name]
+        return low * (high / low) ** u if log else low + (high - low) * u
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        if log:  # each whole number gets the share of the log range that rounds to it
+            return min(max(round(self.suggest_float(name, low - 0.5, high + 0.5, log=True)), low), high)
+        return min(low + int(self._point[name] * (high - low + 1)), high)
+
+    def suggest_categorical(self, name: str, choices: tuple[Scalar, ...]) -> Any:
+        return choices[min(int(self._point[name] * len(choices)), len(choices) - 1)]

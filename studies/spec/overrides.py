@@ -1,0 +1,139 @@
+"""Changes to a study: a file with fields, and ``--set a.b=value``; both in YAML."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hylorada import InputError
+from hylorada.errors import nearest
+from studies.spec.arms import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS
+from studies.spec.plain_yaml import parse_yaml, reason
+from studies.spec.study import Study
+
+_SEARCHABLE = (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The fields of a study file.
+
+    Raises:
+        InputError: it can't be read, or holds no fields.
+    """
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"--config {path}: not UTF-8 at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"--config {path}: not YAML: {reason(error)}") from error
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise InputError(f"--config {path}: must hold fields and values at the top level")
+    return values
+
+
+def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with ``changes``; mappings are merged key by key, but one searched parameter is replaced whole."""
+    result = dict(values)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not {"low", "choice"} & set(old):
+            value = merge(old, value)
+        result[key] = value
+    return result
+
+
+def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Apply ``a.b=value`` assignments (values in YAML) to a study's plain values.
+
+    Returns:
+        The changed values, and a problem for each assignment that is left out: one without ``=`` or with a path that
+        leads nowhere, with the nearest name.
+    """
+    result = _copy(values)
+    problems: list[str] = []
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        try:
+            if not separator:
+                raise InputError(f"--set {assignment}: write field=value")
+            _assign(result, path.strip(), _parse_value(path, text))
+        except InputError as error:
+            problems += error.problems
+    arms = result.get("arms")
+    spaces = [result.get("common"), *(arms.values() if isinstance(arms, dict) else ())]
+    for arm in spaces:
+        if isinstance(arm, dict) and isinstance(arm.get("space"), dict):
+            _drop_what_never_holds(arm["space"])
+    return result, problems
+
+
+def _drop_what_never_holds(space: dict[str, Any]) -> None:
+    """Leave out what hangs on another value of a parameter that an assignment has fixed."""
+    for name, declared in list(space.items()):
+        when = declared.get("when") if isinstance(declared, dict) else None
+        if isinstance(when, dict) and len(when) == 1:
+            ((other, value),) = when.items()
+            fixed = space.get(other)
+            if other in space and not isinstance(fixed, dict | list) and fixed != value:
+                del space[name]
+
+
+def _copy(values: Any) -> Any:
+    """A copy that shares nothing within itself; ``deepcopy`` would keep two arms on the same declaration."""
+    if isinstance(values, Mapping):
+        return {key: _copy(value) for key, value in values.items()}
+    return [_copy(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+def _parse_value(path: str, text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {path}: {text!r} is not a YAML value: {reason(error)}") from error
+
+
+def _assign(values: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    target: Any = values
+    for depth, key in enumerate(parents):
+        where = ".".join(parents[:depth]) or "the study"
+        if not isinstance(target, dict):
+            raise InputError(f"--set {path}: {where} holds a value, no fields")
+        if key not in target and not _may_be_new(depth, key, parents):
+            there = _SEARCHABLE if where.endswith(".space") else map(str, target)
+            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, there)}")
+        target = target.get(key, {})
+    if not isinstance(target, dict):
+        raise InputError(f"--set {path}: {'.'.join(parents)} holds a value, no fields")
+    allowed = _assignable(target, parents)
+    if last not in allowed:
+        raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
+    for key in parents:
+        values = values.setdefault(key, {})
+    values[last] = value
+
+
+def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
+    """Whether it need not be there: an arm's config or space, and a parameter that is not yet searched."""
+    if parents[0] == "common":
+        return depth == 0 or (depth == 1 and key == "space") or (depth == 2 and key in _SEARCHABLE)
+    if parents[0] != "arms" or depth < 2:
+        return False
+    return key in ("config", "space") if depth == 2 else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
+
+
+def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
+    if not parents:
+        return {f.name for f in dataclasses.fields(Study)}
+    if parents[-1] in ("defaults", "config", "space"):
+        return _SEARCHABLE
+    if parents == ["common"]:
+        return {"space"}
+    if len(parents) >= 3 and parents[-2] == "space":
+        kinds = ({"choice", "when"}, {"low", "high", "log", "when"})
+        return set().union(*[kind for kind in kinds if target.keys() <= kind])
+    return {str(k) for k in target} | ({"config", "space"} if len(parents) == 2 else set())

@@ -1,0 +1,121 @@
+"""What can be said of all points of a study before the first is trained."""
+
+from collections.abc import Callable, Mapping
+
+from hylorada import HyLoRADAConfig
+from studies.spec.arms import Arm
+from studies.spec.study import Study
+
+_BUCKET_FIELDS = (
+    *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),
+    *("num_buckets", "bucket_spacing"),
+)
+_STRUCTURE = (*_BUCKET_FIELDS, "position_bias")
+_MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {  # of a field that not every adapter uses: whose does
+    "position_bias_buckets": lambda c: c.position_bias,
+    **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
+    **dict.fromkeys(("share_landmarks", "replication_noncausal_pooling"), lambda c: c.has_landmarks),
+    **dict.fromkeys(("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets),
+    "bucket_spacing": lambda c: c.has_buckets and not c.learns_boundaries,
+    **dict.fromkeys(("temperature", "boundary_lr_scale", "boundary_init"), lambda c: c.learns_boundaries),
+    **dict.fromkeys(("boundary_warmup", "boundary_diversity", "boundary_repulsion"), lambda c: c.learns_boundaries),
+}
+
+
+def target_modules(study: Study) -> set[str]:
+    """Names of adapted modules in whatever may be proposed; those that the base decides are not among them."""
+    return {
+        name for arm in study.arms for c in _configs(study, arm, ("target_modules",)) for name in c.target_modules or ()
+    }
+
+
+def start_problems(study: Study) -> list[str]:
+    """Return a problem for each value given for a searched field that no trial would ever have.
+
+    Library defaults are left open: nobody has asked for them.
+    """
+    problems = [
+        f"{_outside(study, field, allowed, arms)}; the search starts from the defaults, so change one of the two"
+        for field, allowed, arms in _dropped_defaults(study)
+        if not _takers(study, field)
+    ]
+    for name, arm in study.arms.items():
+        problems += [
+            f"arms.{name}: {field} is both fixed (config: {arm.config[field]!r}) and searched (space: "
+            f"{arm.space.parameters[field].values}); remove one of the two"
+            for field in _fixed_and_searched(arm)
+        ]
+    return problems
+
+
+def _outside(study: Study, field: str, allowed: str, arms: list[str]) -> str:
+    where = f"arm {arms[0]}" if len(arms) == 1 else f"arms {', '.join(arms)}"
+    return f"defaults.{field} {study.defaults[field]!r} is outside the searched range {allowed} of {where}"
+
+
+def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
+    """Return each default that lies outside a searched range, the range and the arms that search it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in study.arms:
+        for field, allowed in study.space(name).outside(study.defaults).items():
+            found.setdefault((field, str(allowed)), []).append(name)
+    return [(*key, arms) for key, arms in found.items()]
+
+
+def _takers(study: Study, field: str) -> list[str]:
+    """Return the arms in whose trials a default makes a difference."""
+    matters = _MATTERS.get(field, lambda _: True)
+    open_arms = [n for n, arm in study.arms.items() if field not in {*study.space(n).parameters, *arm.config}]
+    return [name for name in open_arms if any(map(matters, _configs(study, name, _STRUCTURE)))]
+
+
+def _fixed_and_searched(arm: Arm) -> list[str]:
+    """Return the fields of both; not a decided ``landmark_bucketing: auto``, which becomes a part of the config."""
+    both = [field for field in arm.config if field in arm.space.parameters]
+    return [f for f in both if f != "landmark_bucketing" or not arm.space.parameters[f].values.contains(arm.config[f])]
+
+
+def notes(study: Study) -> list[str]:
+    """What is legal and may not be what was meant."""
+    found = [
+        f"{_outside(study, field, allowed, arms)}; it is used by {', '.join(takers)} alone"
+        for field, allowed, arms in _dropped_defaults(study)
+        if (takers := _takers(study, field))
+    ]
+    for arm in study.arms:
+        found += _inactive_starts(study, arm)
+        worst = max(_configs(study, arm, _BUCKET_FIELDS), key=_empty_log_buckets)
+        if empty := _empty_log_buckets(worst):
+            found.append(
+                f"arms.{arm}: {empty} of {worst.num_buckets} log buckets hold no position of a block of "
+                f"{study.block_size}; from {4 * worst.num_buckets} positions on each holds one"
+            )
+    return found
+
+
+def _inactive_starts(study: Study, arm: str) -> list[str]:
+    """Return a note for each default of a parameter that is not searched in the arm's first trial."""
+    space = study.space(arm)
+    active = space.first({**study.defaults, **study.start(arm)})
+    return [
+        f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not search it; it is searched "
+        f"when {parameter.when[0]} is {parameter.when[1]!r}"
+        for field, parameter in space.parameters.items()
+        if field in study.defaults and parameter.when is not None and field not in active
+    ]
+
+
+def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADAConfig]:
+    """The adapters of an arm with all values of these fields that tell."""
+    return [study.configs(arm, point)[0] for point in study.space(arm).combinations(fields)]
+
+
+def _empty_log_buckets(config: HyLoRADAConfig) -> int:
+    """How many fixed buckets of logarithmic width no position of a block falls into."""
+    from hylorada.adapters.buckets import fixed_edges  # imports torch
+
+    if not config.has_buckets or config.learns_boundaries or config.bucket_spacing != "log":
+        return 0
+    assert config.max_positions is not None
+    starts = {0, *fixed_edges(config.num_buckets, config.max_positions, "log")}
+    return config.num_buckets - sum(start < config.max_positions for start in starts)

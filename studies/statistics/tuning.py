@@ -1,0 +1,80 @@
+"""What a search would have found with fewer trials."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from studies.statistics.differences import Floats
+
+_FEWEST = 4  # trials whose number can be halved twice
+
+
+def expected_best(losses: Sequence[float], trials: int) -> Floats:
+    """Return [trials]: the expected lowest loss among n of a search's trials, for n = 1 to `trials`.
+
+    Every order of the trials counts equally, so this is the mean over all subsets of n trials. With C ascending losses
+    x_1..x_C, the other trials having none, the lowest of n is x_i with probability C(trials - i, n - 1) / C(trials, n);
+    subsets without any loss are left out. With a loss for every trial this is the unbiased estimate (Tang et al. 2020,
+    "Showing Your Work Doesn't Always Work") of the curve of Dodge et al. (2019), "Show Your Work".
+
+    Args:
+        losses: Of the trials that were trained to the end.
+        trials: All trials of the search, with those that were stopped early, diverged or failed.
+
+    Example:
+        >>> expected_best([1.0, 2.0, 4.0], 4).round(3).tolist()
+        [2.333, 1.833, 1.25, 1.0]
+    """
+    values = np.sort(np.asarray(losses, dtype=np.float64))
+    if not 1 <= values.size <= trials or not np.isfinite(values).all():
+        raise ValueError(f"`losses` must be 1 to {trials} finite numbers, got {list(losses)}")
+    counts = np.arange(1, trials + 1)
+    shares = np.empty((values.size, trials))  # by recursion over i: binomials of many trials overflow
+    shares[0] = counts / trials
+    for before, i in pairwise(range(values.size)):
+        shares[i] = shares[before] * np.maximum(trials - i - counts + 1, 0) / (trials - i)
+    return np.asarray((values @ shares) / shares.sum(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class TuningCurve:
+    """The mean over searches of what each would have found after n trials.
+
+    Attributes:
+        losses: [N] expected best loss per token after 1 to N trials, N that of the search with the fewest trials.
+        searches: Number of searches in the mean.
+        finished: The fewest trials that a search has finished; early stopping makes a curve flat where these are few.
+    """
+
+    losses: Floats
+    searches: int
+    finished: int
+
+    @property
+    def trials(self) -> int:
+        """Return N."""
+        return int(self.losses.size)
+
+    @property
+    def half(self) -> int:
+        """Return the number of trials at which the second half begins."""
+        return (self.trials + 1) // 2
+
+    @property
+    def last_gain(self) -> float | None:
+        """Return by how many % the second half of the trials lowered perplexity; None with too few finished ones."""
+        if min(self.trials, self.finished) < _FEWEST:
+            return None
+        return float(-100 * np.expm1(self.losses[-1] - self.losses[self.half - 1]))
+
+
+def tuning_curve(searches: Sequence[tuple[Sequence[float], int]]) -> TuningCurve | None:
+    """Average the curves of an arm's searches, each its losses and its number of trials; None where none has a loss."""
+    curves = [expected_best(losses, trials) for losses, trials in searches if losses]
+    if not curves:
+        return None
+    shortest = min(map(len, curves))
+    finished = min(len(losses) for losses, _ in searches if losses)
+    return TuningCurve(np.mean([c[:shortest] for c in curves], axis=0), len(curves), finished)

@@ -1,0 +1,170 @@
+"""What must hold between the files of a study: checksums, and numbers that are stored twice."""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hylorada import InputError
+from hylorada.data.perplexity import NUM_BINS
+from hylorada.runtime.checksums import SEAL, digest
+from studies.files.folder_files import damaged, read_lines
+from studies.spec.common_values import rerun_seeds, search_seeds
+from studies.trials.messages import CHECKPOINT, LAST_SPLIT, OWNER, Report
+
+if TYPE_CHECKING:
+    from studies.spec.study import Study
+    from studies.trials.records import Record
+
+CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
+_LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
+_CLOSE = 1e-9  # of two sums over the same numbers
+_TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?")
+
+
+def seal_line(line: str, chain: str) -> tuple[str, str]:
+    """Return a JSON line with its checksum, and that checksum, which also covers all lines before.
+
+    Args:
+        line: A report as JSON.
+        chain: The checksum of the lines before; of the first line, the trial's own name.
+    """
+    chain = digest(line, chain)
+    return f'{line[:-1]}, "{SEAL}": "{chain}"}}', chain
+
+
+def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
+    """Return the reports of a trial and the checksum of them all; lines of earlier versions have none of their own.
+
+    Raises:
+        ValueError: A line is damaged, or is not the one that was written after the line before.
+    """
+    reports: list[Report] = []
+    chain, sealed = owner, False
+    for number, line in enumerate(read_lines(path), 1):
+        found = _LINE.fullmatch(line)
+        text = f"{found['start']}}}" if found else line
+        chain = digest(text, chain)
+        if found and found["seal"] != chain:
+            raise ValueError(f"the checksum of line {number} does not match what it and the lines before it hold")
+        report = Report.from_json(text)
+        if sealed and not found:
+            raise ValueError(f"line {number} has lost its checksum")
+        sealed = found is not None
+        reports.append(report.sharing(reports[-1]) if reports else report)
+    return reports, chain
+
+
+def losses_of(content: bytes, record: "Record") -> Any:
+    """Return the losses in a ``.npy`` file, after comparing them with the mean that the last report holds.
+
+    Raises:
+        ValueError: The file is damaged, or another run's.
+    """
+    try:
+        found = np.lib.format.read_array(io.BytesIO(content))
+    except Exception as error:  # numpy raises whatever a garbled header leads to
+        raise ValueError(str(error)) from error
+    if found.shape[1:] not in ((), (NUM_BINS,)) or found.dtype.kind != "f" or not found.size:
+        raise ValueError("no list of losses")
+    expected = record.reports[-1].metrics.get(f"{LAST_SPLIT.get(record.stage, 'test')}/nll")
+    tokens = len(found) * (int(record.adapter["max_positions"]) - 1)
+    mean = float(found.sum()) / tokens
+    if expected is None or not abs(mean - expected) <= _CLOSE * abs(expected):
+        raise ValueError(f"its mean loss is {mean!r}, reports.jsonl holds {expected!r}")
+    return found
+
+
+def check_place(path: Path, name: object) -> None:
+    """Raise for a ``trial.json`` that lies in another trial's folder, or in a copy of its own.
+
+    Raises:
+        InputError: naming the folder and what to do about it.
+    """
+    folder = path.parent
+    if name == folder.name:
+        return
+    if _TRIAL.fullmatch(folder.name):
+        raise damaged(path, f"it is of trial {name!r}")
+    there = (folder.parent / str(name) / path.name).exists() if isinstance(name, str) and "\0" not in name else False
+    remedy = f"a copy of {name!r}: move it out of {folder.parent}" if there else f"rename it to {name!r}"
+    raise InputError(f"{folder} is no trial's folder; its trial.json is of trial {name!r}; {remedy}")
+
+
+def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
+    """Raise for a run on fresh seeds whose winner is lost, or has other settings than the run.
+
+    The settings of a matched run follow from the study too: :func:`check_seeds` looks at them.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for record in records.values():
+        if record.stage == "search":
+            continue
+        path, winner = folder / "trials" / record.name / "trial.json", records.get(record.winner)
+        if winner is None:
+            lost = folder / "trials" / record.winner / "trial.json"
+            raise InputError(f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup")
+        repeats = record.block is None and record.stage != "explain"
+        same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
+        for field in same:
+            if getattr(record, field) != getattr(winner, field):
+                raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")
+
+
+def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> None:
+    """Raise for a trial whose seeds are not those that the study's seed gives it.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for record in records.values():
+        if record.stage == "search":
+            seeds = search_seeds(study, record.arm, record.search, record.number)
+        else:
+            seeds = rerun_seeds(study, record.stage, record.search, record.number)
+        if (record.seed, record.data_seed) != seeds:
+            path = folder / "trials" / record.name / "trial.json"
+            raise damaged(path, f"its seeds are not those of study seed {study.seed}")
+
+
+def incomplete_runs(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> Iterator[tuple[str, str]]:
+    """Find the runs that have lost a file without which they are trained again; the result is the same.
+
+    A crash may come between a checkpoint and its report, so a checkpoint that is one report ahead is as it should be.
+    Where the checkpoint is lost as well, nothing tells the run from one that has just begun: both start at step 0.
+
+    Yields:
+        The run's name, and what is wrong with which file.
+    """
+    steps = study.report_steps()
+    for trial in sorted((folder / "trials").glob("*")):
+        record = records.get(trial.name)
+        if record is None and any((trial / left).is_file() for left in ("reports.jsonl", CHECKPOINT)):
+            yield trial.name, f"{trial / 'trial.json'} is missing"
+        if record is not None and record.state == "running":
+            saved = _saved_step(trial / CHECKPOINT, record)
+            if sum(record.step < step <= saved for step in steps) > 1:
+                reports = trial / "reports.jsonl"
+                yield (
+                    trial.name,
+                    f"{reports} has lost reports: it ends at step {record.step}, the checkpoint at {saved}",
+                )
+
+
+def _saved_step(path: Path, record: "Record") -> int:
+    """Return the step of a run's checkpoint; 0 where there is none that belongs to the run."""
+    from safetensors import SafetensorError, safe_open
+
+    with suppress(OSError, SafetensorError, KeyError, TypeError, ValueError):
+        with safe_open(path, framework="np") as file:
+            extra = json.loads((file.metadata() or {})["extra"])
+        if extra.get(OWNER, record.digest()) == record.digest():
+            return int(extra["step"])
+    return 0

@@ -1,0 +1,193 @@
+"""``optuna.db``: what the trial files hold, as Optuna's samplers read it; it can always be made again from them."""
+
+import json
+import shlex
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
+from sqlalchemy.engine import URL  # Optuna's own database library
+
+from hylorada import InputError
+from studies.files.folder_files import damaged, is_sqlite
+from studies.spec.space import Space
+from studies.spec.study import Study
+from studies.trials.records import Record, optuna_name, records_of
+
+OPTUNA_STATES = {
+    "running": TrialState.RUNNING,
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "diverged": TrialState.FAIL,
+    "failed": TrialState.FAIL,
+}
+_PASSING = {  # SQLite's codes for what is wrong around a database, not in it
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def address(path: Path) -> str:
+    """Return a database's address, in which signs such as ``%`` and ``?`` of its path are escaped."""
+    return URL.create("sqlite", database=str(path)).render_as_string()
+
+
+def connect(path: Path) -> optuna.storages.RDBStorage:
+    """Open a database that another connection may hold for a moment, or make one.
+
+    Raises:
+        InputError: Another version of Optuna made it.
+    """
+    storage = optuna.storages.RDBStorage(
+        address(path),
+        engine_kwargs={"connect_args": {"timeout": 60}},
+        skip_compatibility_check=True,
+        skip_table_creation=path.exists() and path.stat().st_size > 0,  # nothing is added to an older schema
+    )
+    try:
+        _check_version(path, storage)
+    except BaseException:
+        disconnect(storage)
+        raise
+    return storage
+
+
+def disconnect(storage: optuna.storages.RDBStorage) -> None:
+    """Close all connections."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def _check_version(path: Path, storage: optuna.storages.RDBStorage) -> None:
+    found, needed = storage.get_current_version(), storage.get_head_version()
+    if found == needed:
+        return
+    known = found in storage.get_all_versions()
+    upgrade = shlex.join(["optuna", "storage", "upgrade", "--storage", address(path)])
+    remedy = f"upgrade it: {upgrade}" if known else "upgrade Optuna: pip install -U optuna"
+    raise InputError(
+        f"{path} has schema {found!r}, Optuna {optuna.__version__} needs {needed!r}; {remedy}; or delete it: it is "
+        "rebuilt from the trial files"
+    )
+
+
+def fault(path: Path, *, expected: bool) -> str | None:
+    """Return what makes a database unusable before it is even opened; None for one that may be sound.
+
+    Args:
+        path: The database.
+        expected: Whether there are trials, so that it must be there.
+    """
+    if not path.exists():
+        return "is missing" if expected else None
+    if path.stat().st_size == 0 and not expected:
+        return None
+    return None if is_sqlite(path) else "is damaged (no SQLite database)"
+
+
+def fault_of(error: BaseException) -> str | None:
+    """Return what an error says about a database's content; None if its surroundings are at fault."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError):
+            return None
+        if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+            return None
+    last = list(_causes(error))[-1]
+    return f"is damaged ({' '.join(str(last).split())[:200] or type(last).__name__})"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "orig", None) or error.__cause__ or error.__context__
+
+
+def check_pages(storage: optuna.storages.RDBStorage) -> None:
+    """Let SQLite look for damage in its own structures.
+
+    Raises:
+        ValueError: It has found some.
+    """
+    with storage.engine.connect() as connection:
+        said = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+    if said != "ok":
+        raise ValueError(said)
+
+
+def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
+    """Make the database from the records; a former one is kept beside it as ``optuna.db.damaged``.
+
+    Raises:
+        InputError: A record does not fit the study.
+    """
+    places = [(arm, search) for search in range(study.searches) for arm in study.arms]
+    frozen = {
+        optuna_name(*place): [expected(path.parent, study, r) for r in records_of(records, "search", *place)]
+        for place in places
+    }
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        if (part := path.with_name(path.name + suffix)).exists():
+            part.replace(path.with_name(f"{path.name}.damaged{suffix}"))
+    storage = connect(path)
+    try:
+        for name, trials in frozen.items():
+            made = optuna.create_study(storage=storage, study_name=name, direction="minimize")
+            made.add_trials(trials)
+    finally:
+        disconnect(storage)
+
+
+def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
+    """Return the trial that Optuna must hold for a record.
+
+    Raises:
+        InputError: The record's parameters are not of its arm's space.
+    """
+    state = OPTUNA_STATES[record.state]
+    values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
+    last = values[max(values)] if values else None
+    value = record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
+    params, distributions = _drawn(folder, study.space(record.arm), record)
+    return create_trial(
+        state=state,
+        value=value if value == value else None,  # Optuna takes no NaN for a trial's value
+        params=params,
+        distributions=distributions,
+        intermediate_values=values,
+    )
+
+
+def _drawn(folder: Path, space: Space, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a record's parameters and their distributions as Optuna stores them."""
+    try:
+        asked = FixedTrial({n: space.parameters[n].values.label(v) for n, v in record.params.items()})
+        with warnings.catch_warnings(action="error"):  # Optuna only warns of a value outside the space
+            if space.sample(asked) != record.params:
+                raise ValueError(f"{dict(record.params)} is no point of it")
+    except (KeyError, TypeError, ValueError, UserWarning) as error:
+        path = folder / "trials" / record.name / "trial.json"
+        raise damaged(path, f"its params don't fit the arm's search space: {error}") from error
+    return dict(asked.params), dict(asked.distributions)
+
+
+def differing(stored: FrozenTrial, wanted: FrozenTrial) -> str | None:
+    """Return what of Optuna's trial differs from what the trial files hold."""
+    for name in ("state", "params", "distributions", "intermediate_values", "value"):
+        # as text: NaN is equal to NaN
+        if _text(getattr(stored, name)) != _text(getattr(wanted, name)):
+            return name
+    return None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

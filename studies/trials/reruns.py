@@ -1,0 +1,65 @@
+"""The records of runs on fresh seeds, before they begin: functions of a study and of what its search has found."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from studies.spec.common_values import rerun_seeds
+from studies.spec.study import Study
+from studies.trials.records import Record
+from studies.trials.winners import Winner, finalists, winners
+
+FEWEST_SEEDS = 3  # of an explanation, by default: with two, Student's t makes every interval 13 standard errors wide
+
+
+def rerun_record(
+    study: Study, winner: Winner, stage: Literal["select", "confirm"], number: int, factor: float = 1.0
+) -> Record:
+    """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search.
+
+    Args:
+        study: the study.
+        winner: the configuration to train.
+        stage: which stage it is of.
+        number: of the seed.
+        factor: what the learning rate is multiplied by.
+    """
+    source, params = winner.record, winner.params(study)
+    adapter, training = study.configs(source.arm, params)
+    scaled = {**training.to_dict(), "learning_rate": training.learning_rate * factor}
+    if "learning_rate" in params:
+        params["learning_rate"] = scaled["learning_rate"]
+    seed, data_seed = rerun_seeds(study, stage, source.search, number)
+    return Record(
+        name=winner.name(stage, number, factor),
+        arm=source.arm,
+        stage=stage,
+        winner=source.name,
+        number=number,
+        params=params,
+        adapter=adapter.to_dict(),
+        training=scaled,
+        seed=seed,
+        data_seed=data_seed,
+        search=source.search,
+        block=winner.block,
+        factor=factor,
+    )
+
+
+def select_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
+    """Return the records of all runs of the select stage, as they are when they begin."""
+    places = [(search, arm) for search in range(study.searches) for arm in study.arms]
+    contested = [w for place in places if len(w := finalists(study, records, *place)) > 1]
+    return [
+        rerun_record(study, candidate, "select", seed)
+        for seed in range(study.selection_seeds)
+        for candidates in contested
+        for candidate in candidates
+    ]
+
+
+def confirm_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
+    """Return the records of all runs of the confirm stage, as they are when they begin."""
+    best = winners(study, records).values()
+    # seed by seed, the matched rate first, so that a broken-off stage has whole pairs
+    return [rerun_record(study, w, "confirm", s, f) for s in range(study.seeds) for f in study.factors for w in best]

@@ -1,0 +1,281 @@
+"""Damage every file of a study folder in many ways and see what the commands make of it.
+
+``python tests/programs/damage.py [MUTATIONS [SEED]]`` prints a table: for each file how many mutations changed nothing,
+were refused with a line, or were mended with a note. A changed verdict, winner or next proposal without a word, or any
+other exception than a refusal, is listed as wrong.
+"""
+
+import faulthandler
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from made_studies import Until, make
+
+from hylorada import InputError
+from studies.analysis.results import gather
+from studies.cli.arguments import parse
+from studies.cli.commands import run
+from studies.files.folder_files import stored_study
+from studies.search.campaign import find_winners
+from studies.spec.study import Study
+from studies.trials.store import Store
+
+Content = dict[Path, bytes]
+Mutate = Callable[[random.Random, bytes], bytes]
+UNTIL: tuple[Until, ...] = ("end", "confirm", "search")
+_WEIGHTS = {"optuna.db": 8, "results.json": 5, "study.json": 4, "id": 2, "inputs.json": 2}
+_HANG_S = 120  # a mutation that takes longer ends the program
+_REGION = 24  # bytes that are zeroed or cut out
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one mutation."""
+
+    until: str
+    file: str
+    kind: str
+    outcome: str  # same, refused, mended, wrong
+    told: str
+
+
+def flip(draws: random.Random, content: bytes) -> bytes:
+    """Flip one bit."""
+    at = draws.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ (1 << draws.randrange(8))]) + content[at + 1 :]
+
+
+def digit(draws: random.Random, content: bytes) -> bytes:
+    """Change one decimal digit: the file stays well-formed."""
+    places = [i for i, c in enumerate(content) if 48 <= c <= 57]
+    if not places:
+        return flip(draws, content)
+    at = draws.choice(places)
+    return content[:at] + draws.choice([b"%d" % d for d in range(10) if 48 + d != content[at]]) + content[at + 1 :]
+
+
+def cut(draws: random.Random, content: bytes) -> bytes:
+    """Cut off the end."""
+    return content[: draws.randrange(len(content))]
+
+
+def zero(draws: random.Random, content: bytes) -> bytes:
+    """Zero a region."""
+    at = draws.randrange(len(content))
+    return content[:at] + bytes(len(content[at : at + _REGION])) + content[at + _REGION :]
+
+
+def cut_out(draws: random.Random, content: bytes) -> bytes:
+    """Cut a region out of the middle."""
+    at = draws.randrange(len(content))
+    return content[:at] + content[at + _REGION :]
+
+
+def lines(draws: random.Random, content: bytes) -> bytes:
+    """Drop, repeat or exchange a whole line."""
+    found = content.splitlines(keepends=True)
+    at, other = draws.randrange(len(found)), draws.randrange(len(found))
+    kind = draws.randrange(3)
+    if kind == 2:
+        found[at], found[other] = found[other], found[at]
+    return b"".join(found[:at] + found[at : at + 1] * (2 * kind if kind < 2 else 1) + found[at + 1 :])
+
+
+def garbage(draws: random.Random, content: bytes) -> bytes:
+    """Replace all of it."""
+    return draws.choice([b"", b"{}", b"[]", b"null", b"\xff\xfe", draws.randbytes(len(content))])
+
+
+CHANGES: tuple[Mutate, ...] = (flip, flip, digit, digit, digit, cut, zero, cut_out, lines, garbage)
+
+
+class Subject:
+    """One study folder that is damaged and brought back again and again."""
+
+    def __init__(self, storage: Path, until: Until) -> None:
+        self.until = until
+        commands = ("report", "status") if until == "end" else ("status",)
+        self._arguments = {c: parse([c, "made", "--json", f"--storage={storage}"]) for c in commands}
+        self.folder = storage / "studies" / "made"
+        make(self.folder, until).close()
+        # of the same definition and names, so that whole files can be exchanged
+        make(storage / "studies" / "twin", until, seed=1).close()
+        self.twin = storage / "studies" / "twin"
+        Store(self.folder, self._study()).close()
+        self.content = {p: p.read_bytes() for p in sorted(self.folder.rglob("*")) if p.is_file() and p.name != "lock"}
+        self._noted = False  # whether `status` has told what it can't show
+        outcome, self.seen, told = self.observe()
+        assert outcome == "same", told
+        self.restore()
+
+    def _study(self) -> Study:
+        return Study.from_dict(stored_study(self.folder / "study.json"))
+
+    def restore(self) -> None:
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path not in self.content:
+                path.unlink()
+        for path, content in self.content.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
+
+    def observe(self) -> tuple[str, dict[str, Any], list[str]]:
+        """Run all commands: ``same``, ``refused`` or ``mended``, what was seen, and what was said."""
+        seen: dict[str, Any] = {}
+        told: list[str] = []
+        self._noted = False
+        for command in self._arguments:
+            code, out, err = self._command(command)
+            if code == 2 and err and all(line.startswith("hylorada: ") for line in err.splitlines()):
+                told += err.splitlines()
+            else:
+                assert code == 0, (code, err)
+                seen[command] = json.loads(out)
+                self._noted = command == "status" and bool(err)
+        notes: list[str] = []
+        try:
+            store = Store(self.folder, self._study())
+            try:
+                notes = self._open(store, seen)
+            finally:
+                store.close()
+        except InputError as error:
+            told += error.problems
+        return ("refused" if told else "mended" if notes else "same"), seen, told or notes
+
+    def _command(self, name: str) -> tuple[int, str, str]:
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(self._arguments[name])
+        return code, out.getvalue(), err.getvalue()
+
+    def _open(self, store: Store, seen: dict[str, Any]) -> list[str]:
+        """See what the study would do next; what it says of that."""
+        store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
+        notes = list(store.notes)
+        best = list(find_winners(store).winners.values())
+        if self.until == "search":
+            # of the running trials, how far they are known to be is no decision
+            jobs = {r.name: store.job(r).to_dict() for r in store.records.values() if r.state == "running"}
+            proposals = [store.propose(arm).params for arm in store.study.arms]
+            seen["next"] = _plain([store.id, jobs, proposals])
+            return notes
+        ended = {r.name for r in store.records.values() if r.stage == "confirm" and r.state == "complete"}
+        lost = {w.name("confirm", s) for w in best for s in range(1 + (self.until == "end"))} - ended
+        seen["lost without a word"] = [name for name in sorted(lost) if name not in " ".join(notes)]
+        seen["next"] = _plain([store.id, [w.record.name for w in best], [w.record.adapter for w in best]])
+        if not lost:
+            seen["results"] = _plain(asdict(gather(store, {"ppl": 31.5}, {}, [])))
+        return notes
+
+    def judge(self, path: Path, kind: str) -> Finding:
+        """Look at the folder as it is now, damaged, and bring it back."""
+        try:
+            outcome, seen, told = self.observe()
+        except Exception as error:  # what a user would see as a traceback
+            outcome, seen, told = "wrong", {}, [f"{type(error).__name__}: {error}"]
+        if differing := [n for n, value in seen.items() if not self._equals(n, value)]:
+            outcome, told = "wrong", [f"{differing} differ", *told]
+        self.restore()
+        return Finding(self.until, path.name, kind, outcome, "; ".join(told))
+
+    def _equals(self, name: str, value: Any) -> bool:
+        """Whether a command shows what it did before the damage; `status` may show less where a note says so."""
+        if name != "status":
+            return bool(value == self.seen.get(name))
+        before = self.seen[name]
+        return self._noted or (len(value) == len(before) and all(map(_is_as_before, value, before)))
+
+    def mutations(self, draws: random.Random, count: int) -> Iterator[Finding]:
+        """Damage files in turn, each in another way every time."""
+        paths = [p for p in self.content for _ in range(_WEIGHTS.get(p.name, 1))]
+        while count > 0:
+            for path in draws.sample(paths, len(paths)):
+                if count <= 0:
+                    return
+                count -= 1
+                yield self.judge(path, self._damage(draws, path))
+
+    def _damage(self, draws: random.Random, path: Path) -> str:
+        content = self.content[path]
+        if not content or draws.random() < 0.25:
+            return self._exchange(draws, path)
+        change = draws.choice(CHANGES)
+        path.write_bytes(change(draws, content))
+        return change.__name__
+
+    def _exchange(self, draws: random.Random, path: Path) -> str:
+        """Lose a file, swap it with a neighbour's of the same name, or replace it by another study's or any other."""
+        kind = draws.choice(["lose", "swap", "twin", "other"])
+        neighbours = [p for p in self.content if p.name == path.name and p != path]
+        twin = self.twin / path.relative_to(self.folder)
+        if kind == "swap" and neighbours:
+            other = draws.choice(neighbours)
+            path.write_bytes(self.content[other])
+            other.write_bytes(self.content[path])
+        elif kind == "twin" and twin.is_file():
+            path.write_bytes(twin.read_bytes())
+        elif kind == "other":
+            path.write_bytes(self.content[draws.choice(list(self.content))])
+        else:
+            kind = "lose"
+            path.unlink()
+        return kind
+
+
+def _is_as_before(row: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a row of `status` is the same, but for the report that a crash may keep from a running trial."""
+    late = {"step": before["step"] - 2, "nll": row["nll"]} if row["state"] == before["state"] == "running" else {}
+    return row in (before, before | late)
+
+
+def _plain(values: Any) -> Any:
+    return json.loads(json.dumps(values))
+
+
+def campaign(storage: Path, count: int, seed: int = 0) -> Iterator[Finding]:
+    """Damage a finished study and two that were broken off in turn, a third of the mutations each."""
+    subjects = [Subject(storage / until, until) for until in UNTIL]
+    ways = [s.mutations(random.Random(f"{seed} {s.until}"), count // len(UNTIL)) for s in subjects]
+    for found in zip(*ways, strict=True):
+        yield from found
+
+
+def table(found: list[Finding]) -> str:
+    """One row a study and file, one column an outcome."""
+    counts = Counter((f.until, f.file, f.outcome) for f in found)
+    outcomes = ("same", "refused", "mended", "wrong")
+    rows = [f"| {'until':7} | {'file':24} | " + " | ".join(f"{o:>7}" for o in outcomes) + " |"]
+    for study, file in sorted({(f.until, f.file) for f in found}):
+        numbers = " | ".join(f"{counts[study, file, o]:7}" for o in outcomes)
+        rows.append(f"| {study:7} | {file:24} | {numbers} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    place = Path(tempfile.mkdtemp())
+    findings: list[Finding] = []
+    try:
+        for finding in campaign(place, *map(int, sys.argv[1:] or ["2400"])):
+            faulthandler.dump_traceback_later(_HANG_S, exit=True)
+            findings.append(finding)
+            if finding.outcome == "wrong":
+                print(finding, flush=True)
+    finally:  # a run that is broken off shows what it has
+        shutil.rmtree(place, ignore_errors=True)
+        print(table(findings))
+        print(f"{len(findings)} mutations in {time.monotonic() - began:.0f} s")
+        print(dict(sorted(Counter((f.kind, f.outcome) for f in findings).items())))

@@ -1,0 +1,55 @@
+"""The verdict's sentences, for comparisons with given figures."""
+
+from dataclasses import replace
+from typing import Any
+
+from studies import learnable_bucketing
+from studies.analysis.comparisons import Comparison, Needed
+from studies.analysis.verdict import verdict
+from studies.spec.study import Study
+
+STUDY = Study.from_dict(learnable_bucketing.STUDY)
+UNDECIDED = Comparison(
+    arm="learnable",
+    reference="fixed",
+    seeds=1,
+    change=-0.68,
+    low=-1.09,
+    high=-0.26,
+    by_seed=(-0.5, -0.9),
+    median=-0.7,
+    p_value=0.02,
+    p_holm=0.061,
+    smallest_visible=0.6,
+    decision="none to moderate",
+    outcome="undecided",
+    scope="method",
+    searches=2,
+)
+
+
+def _said(**changes: Any) -> str:
+    return verdict(STUDY, [replace(UNDECIDED, **changes)]).replace("\N{MINUS SIGN}", "-")
+
+
+def test_interval_without_zero_that_decides_nothing_is_explained() -> None:
+    finding = "learnable against fixed is undecided: -0.68 % PPL [-1.09, "
+    assert f"{finding}-0.26] (Holm-adjusted p = 0.061)." in _said()
+    assert f"{finding}+0.10]." in _said(high=0.10)
+
+
+def test_unmatched_searches_cost_is_said_of_the_intervals_that_hold_it() -> None:
+    apart = Study.from_dict({**learnable_bucketing.STUDY, "matched": False})
+    method = verdict(apart, [UNDECIDED])
+    one = verdict(apart, [replace(UNDECIDED, scope="configurations", searches=1, seeds=5)])
+    assert "is in the difference and in these intervals, which are wider than a matched study's." in method
+    assert "is in the difference and in none of its intervals." in one
+
+
+def test_what_it_would_take_counts_what_there_is_more_than_one_of() -> None:
+    plan = Needed(0.1, 24, 1, 100, 0.2, reachable=False)
+    assert "To see 0.1 % in all of them, even 24 searches would not be enough." in _said(needed=plan)
+    plan = Needed(0.1, 8, 4, 200, 0.1, reachable=True)
+    assert "about 8 searches x 4 seeds on 200 test blocks are needed." in _said(needed=plan)
+    plan = Needed(0.1, 1, 6, 100, 0.1, reachable=True)
+    assert "about 6 seeds on 100 test blocks are needed." in _said(needed=plan)

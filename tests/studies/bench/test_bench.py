@@ -1,0 +1,268 @@
+"""The benchmark: its rows on a toy base, the figures that follow from them, and bad options. No timing is asserted."""
+
+import io
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from rich.console import Console
+from study_runs import Command, run_cli, wait_until
+
+from hylorada import load_base
+from hylorada.config import LandmarkDesign
+from studies.bench.designs import DESIGNS, trial_adapter
+from studies.bench.ladder import spread
+from studies.bench.loops import matmul_parameters, step_operations
+from studies.bench.options import BenchOptions, check
+from studies.bench.result import Bench, Row
+from studies.bench.table import print_bench
+from studies.cli.commands import main
+
+_TINY = ("--block-size=16", "--batch-size=1", "--r=2", "--steps=2", "--repeats=1")
+_LAYERS, _WIDTH, _LANDMARKS = 2, 32, 8  # of the toy model and of every design
+_BANK = _LANDMARKS * _WIDTH
+_ADDED = {  # trained numbers beside LoRA's; blocks of 16 tokens have 16 buckets
+    "position bias": 64 + _LAYERS,
+    "DoRA": _LAYERS * 4 * _WIDTH,
+    "position_adaptive fixed": 2 * _BANK + 16 * _LANDMARKS + 1,
+    "position_adaptive learnable": 2 * _BANK + 16 * _LANDMARKS + 1 + 15,
+    "global": 2 * _BANK + 1,
+    "per_layer": _LAYERS * (2 * _BANK + 1),
+    "per_layer shared": _BANK + _LAYERS * (_BANK + 1),
+    "attention": _LAYERS * (2 * _BANK + 1),
+}
+
+pytestmark = [
+    pytest.mark.timeout(600),  # every row once, and two searches
+    pytest.mark.skipif(torch.cuda.is_available(), reason="loss differences are exact on a CPU in fp32"),
+]
+
+
+@pytest.fixture(scope="module")
+def measured(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """All rows that need no Ray, as JSON, and the file of the profile."""
+    folder = tmp_path_factory.mktemp("bench")
+    done = run_cli(
+        "bench", f"--model={toy_model}", *_TINY, "--packs=1,3", "--no-processes", "--json", f"--profile={folder / 'p'}"
+    )
+    assert done.code == 0, done.err
+    return json.loads(done.out), folder / "p"
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that can't run; what it says."""
+    monkeypatch.chdir(tmp_path)
+    for module in ("_bases", "_hub_text"):
+        monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(["bench", *arguments]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        assert not list(tmp_path.iterdir())
+        return said.err
+
+    return run
+
+
+def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Path]) -> None:
+    found = [(r["name"], r["trials"], r["trial_steps"], len(r["seconds"])) for r in measured[0]["rows"]]
+    assert found == [
+        ("plain loop", 1, 2, 1),
+        ("pack of 1", 1, 2, 1),
+        ("pack of 3", 3, 6, 1),
+        *((f"pack of 3, {design}", 3, 6, 1) for design in _ADDED),
+    ]
+
+
+def test_a_packed_trial_loses_what_it_loses_alone(measured: tuple[dict[str, Any], Path]) -> None:
+    found = {r["name"]: r["loss_difference"] for r in measured[0]["rows"]}
+    assert found["pack of 1"] == pytest.approx(0, abs=1e-5)
+    assert found["pack of 3"] == pytest.approx(0, abs=1e-5)
+    assert found["plain loop"] is None
+
+
+def test_figures_follow_from_the_raw_numbers(measured: tuple[dict[str, Any], Path]) -> None:
+    bench, _ = measured
+    rows = {r["name"]: r for r in bench["rows"]}
+    plain, pack = rows["plain loop"], rows["pack of 3"]
+    rates = {n: r["trial_steps"] / statistics.median(r["seconds"]) for n, r in rows.items()}
+    assert pack["ratio_to_plain"] == pytest.approx(rates["pack of 3"] / rates["plain loop"])
+    assert plain["ratio_to_plain"] == 1
+    assert pack["ratio_to_processes"] is None
+    assert pack["tokens_per_s"] == pytest.approx(16 * rates["pack of 3"])
+    share = rates["pack of 3"] * bench["step_operations"] / statistics.median(bench["matmul_rates"])
+    assert pack["matmul_share"] == pytest.approx(share)
+    assert rows["pack of 3, DoRA"]["step_time_ratio"] == pytest.approx(rates["pack of 3"] / rates["pack of 3, DoRA"])
+    assert (rows["pack of 1"]["step_time_ratio"], pack["step_time_ratio"], plain["step_time_ratio"]) == (1, 1, None)
+
+
+def test_each_design_trains_as_many_parameters_as_its_formula_says(measured: tuple[dict[str, Any], Path]) -> None:
+    rows = measured[0]["rows"]
+    lora = _LAYERS * 4 * 2 * (_WIDTH + _WIDTH)  # four projections, r = 2
+    assert {r["parameters"] for r in rows if r["design"] == "LoRA"} == {lora}
+    added = {r["design"]: r["added_parameters"] for r in rows if r["design"] != "LoRA"}
+    assert added == _ADDED
+    assert all(r["parameters"] == lora + _ADDED[r["design"]] for r in rows if r["design"] != "LoRA")
+
+
+def test_every_landmark_design_is_compared() -> None:
+    setting = check(BenchOptions()).setting
+    compared = [trial_adapter(setting, name) for name in DESIGNS]
+    assert len(set(compared)) == len(DESIGNS)
+    assert {c.landmark_design for c in compared if c.has_landmarks} == set(get_args(LandmarkDesign))
+    assert {c.landmark_bucketing for c in compared if c.has_buckets} == {"fixed", "learnable"}
+    assert [sum((c.use_dora, c.position_bias, c.has_landmarks)) for c in compared] == [0] + [1] * (len(DESIGNS) - 1)
+
+
+@pytest.fixture
+def designs() -> Bench:
+    """Three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
+    rows = [
+        Row(name=f"pack of {k}", kind="pack", trials=k, trial_steps=k, seconds=seconds, parameters=n, design=design)
+        for design, k, n, seconds in (
+            ("LoRA", 1, 1000, (9.0, 9.0, 9.0)),
+            ("LoRA", 2, 1000, (1.0, 4.0, 2.0)),
+            ("DoRA", 2, 2300, (2.0, 4.0, 5.0)),
+        )
+    ]
+    setting = {"base": "tiny", "dtype": "float32", "device": "cpu", "block_size": 4, "batch_size": 2, "r": 8}
+    provenance = {"device": "a CPU", "cores": 2}
+    return Bench(setting=setting, provenance=provenance, step_operations=1, matmul_rates=(), rows=rows)
+
+
+def test_step_times_pair_up_by_repeat(designs: Bench) -> None:
+    _, lora, dora = designs.rows
+    assert designs.design_rows == [lora, dora]
+    assert designs.step_time_ratios(lora) == [1, 1, 1]
+    assert designs.step_time_ratios(dora) == [2, 1, 2.5]
+    found = designs.figures(dora)
+    assert (found["step_time_ratio"], found["added_parameters"]) == (2, 1300)
+
+
+def test_designs_stand_in_a_table_of_their_own(designs: Bench) -> None:
+    out = io.StringIO()
+    print_bench(designs, Console(file=out, width=120))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines()]
+    assert [line[0] for line in lines[2:4]] == ["pack of 1", "pack of 2"]
+    assert lines[4:] == [
+        ["designs, pack of 2", "parameters", "step time", "middle half of repeats"],
+        ["LoRA", "1,000", "1.000x", "1.000 - 1.000"],
+        ["DoRA", "+1,300", "2.000x", "1.500 - 2.250"],
+    ]
+
+
+def test_memory_is_that_of_packs_of_growing_size(measured: tuple[dict[str, Any], Path]) -> None:
+    memory = measured[0]["memory"]
+    assert list(memory["packs"]) == ["1", "8", "16", "32"]
+    assert all(m["peak"] >= m["resident"] > 0 for m in memory["packs"].values())
+    growth = (memory["packs"]["32"]["peak"] - memory["packs"]["1"]["peak"]) / 31
+    assert memory["peak_growth_per_seat"] == pytest.approx(growth)
+
+
+def test_result_says_where_it_comes_from(measured: tuple[dict[str, Any], Path]) -> None:
+    bench, profile = measured
+    assert {"device", "cores", "load_average", "git_commit", "version.torch"} <= bench["provenance"].keys()
+    assert bench["setting"]["block_size"] == 16
+    assert profile.read_text().startswith("one step of a pack of 3")
+    assert "aten::" in profile.read_text()
+
+
+@pytest.mark.slow
+def test_processes_stand_beside_packs(toy_model: str) -> None:
+    asked = ("--rows=plain,processes,packs", "--packs=2", "--processes=2")
+    done = run_cli("bench", f"--model={toy_model}", *_TINY, *asked, "--json")
+    assert done.code == 0, done.err
+    rows = {r["name"]: r for r in json.loads(done.out)["rows"]}
+    assert (rows["2 processes"]["trials"], rows["2 processes"]["trial_steps"]) == (2, 4)
+    assert rows["2 processes"]["peak_bytes"] > rows["plain loop"]["peak_bytes"]
+    rates = {n: r["trial_steps"] / statistics.median(r["seconds"]) for n, r in rows.items()}
+    assert rows["pack of 2"]["ratio_to_processes"] == pytest.approx(rates["pack of 2"] / rates["2 processes"])
+
+
+@pytest.mark.slow
+def test_report_and_search_are_timed_whole(toy_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    asked = ("--rows=report", "--search", "--trials=2", "--search-steps=2", f"--json={path}")
+    done = run_cli("bench", f"--model={toy_model}", *_TINY, *asked, timeout=550)
+    assert done.code == 0, done.err
+    bench = json.loads(path.read_text())
+    report, search = bench["report"], bench["search"]
+    extra = report["seconds_with"] - report["seconds_without"]
+    assert report["cost_percent"] == pytest.approx(100 * extra / report["seconds_without"])
+    assert (search["trials"], search["steps"]) == (2, 2)
+    assert search["ratio"] == pytest.approx(search["processes"]["seconds"] / search["host"]["seconds"])
+    assert "trials/h" in done.out
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("search", ["processes", "host"])
+def test_bench_stopped_in_a_search_leaves_no_process(toy_model: str, search: str) -> None:
+    process = Command("bench", f"--model={toy_model}", *_TINY, "--rows=plain", "--search", "--trials=2")
+    assert process.stderr is not None
+    while not (line := process.stderr.readline()).endswith(f"{search}\n"):
+        assert line, "it ended before its search"
+    time.sleep(6)  # Ray starts, or has started
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    wait_until(lambda: not process.pids(), 20)
+
+
+def test_bad_options_are_told_all_at_once(refused: Callable[..., str]) -> None:
+    said = refused("--steps=0", "--packs=1,x", "--rows=plain,pakcs", "--dtype=float23", "--model=./nowhere")
+    assert said.splitlines() == [
+        "hylorada: steps must be at least 1, got 0",
+        "hylorada: dtype 'float23' is unknown; did you mean 'float32'?",
+        "hylorada: model './nowhere': no such folder",
+        "hylorada: packs must be sizes such as 1,2,4, got '1,x'",
+        "hylorada: rows: unknown 'pakcs'; did you mean 'packs'?",
+    ]
+
+
+def test_shape_takes_neither_model_nor_data(refused: Callable[..., str]) -> None:
+    said = refused("--shape=gpt2", "--model=tiny", "--data=pydocs", "--block-size=2048")
+    assert "model 'tiny' and shape 'gpt2' can't be given together" in said
+    assert "data 'pydocs' can't be used with shape" in said
+    assert "block_size 2048 exceeds model limit 1024 (gpt2)" in said
+
+
+def test_json_into_a_folder_that_is_missing_is_refused(refused: Callable[..., str]) -> None:
+    assert refused("--json=nowhere/b.json") == "hylorada: json 'nowhere/b.json': its folder does not exist\n"
+
+
+def test_search_needs_processes(refused: Callable[..., str]) -> None:
+    assert refused("--search", "--no-processes") == "hylorada: search needs processes; leave out --no-processes\n"
+
+
+def test_packs_are_powers_of_two_up_to_the_largest() -> None:
+    assert check(BenchOptions(max_pack=6)).packs == (1, 2, 4)
+    assert check(BenchOptions(packs="8,2,2", max_pack=4)).packs == (2,)
+
+
+def test_operations_count_the_tied_head_once(toy_model: str) -> None:
+    base = load_base(toy_model)
+    assert matmul_parameters(base) == base.num_parameters()
+    setting = check(BenchOptions(model=toy_model, block_size=16, batch_size=3)).setting
+    assert step_operations(base, setting) == 4 * base.num_parameters() * 48
+
+
+def test_median_of_repeats_is_what_counts() -> None:
+    row = Row(name="pack of 2", kind="pack", trials=2, trial_steps=10, seconds=(1.0, 5.0, 2.0), parameters=1)
+    setting = {"block_size": 4, "batch_size": 2}
+    bench = Bench(setting=setting, provenance={}, step_operations=100, matmul_rates=(1000.0,), rows=(row,))
+    assert bench.figures(row)["trial_steps_per_s"] == 5
+    assert bench.figures(row)["matmul_share"] == 0.5
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(1, [0]), (3, [0, 1, 2]), (16, [0, 4, 8, 12])])
+def test_spread_takes_evenly(whole: int, expected: list[int]) -> None:
+    assert spread(whole, 4) == expected

@@ -1,0 +1,62 @@
+"""The engine goes on from a trial's own checkpoint and from no other."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hylorada import HyLoRADAConfig, TrainingConfig
+from hylorada.data.blocks import Blocks
+from studies.engine.packs import Engine
+from studies.trials.messages import CHECKPOINT, Job
+
+_LENGTH = 16
+
+
+@pytest.fixture(scope="module")
+def engine(toy_model: str) -> Engine:
+    ids = np.random.default_rng(0).integers(0, 200, size=(8, _LENGTH), dtype=np.int32)
+    blocks = Blocks(ids, np.full(8, 40), dropped_tokens=0, fingerprint="0" * 16)
+    return Engine(toy_model, dtype="float32", device="cpu", blocks=dict.fromkeys(("train", "validation"), blocks))
+
+
+def make_job(folder: Path, **changes: Any) -> Job:
+    config = HyLoRADAConfig(max_positions=_LENGTH, num_buckets=changes.pop("num_buckets", 4), r=2)
+    training = TrainingConfig(max_steps=4, batch_size=2).to_dict()
+    fields: dict[str, Any] = {"name": "fixed-0000", "seed": 1, "data_seed": 2, **changes}
+    return Job(**fields, adapter=config.to_dict(), training=training, report_steps=(2, 4), folder=str(folder))
+
+
+@pytest.fixture
+def trained(engine: Engine, tmp_path: Path) -> Job:
+    """A trial that has reported at step 2; its checkpoint lies in its folder."""
+    job = make_job(tmp_path / "fixed-0000")
+    engine.attach(engine.build(job))
+    for _ in range(2):
+        engine.advance([job.name])
+    engine.detach(job.name)
+    assert (tmp_path / "fixed-0000" / CHECKPOINT).exists()
+    return job
+
+
+def test_own_checkpoint_is_continued(engine: Engine, trained: Job) -> None:
+    occupant = engine.build(trained)
+    assert occupant.last is not None
+    assert (occupant.seat.step, occupant.last.step) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "other", [{"name": "fixed-0001"}, {"seed": 7}, {"data_seed": 7}, {"num_buckets": 8}], ids=lambda c: next(iter(c))
+)
+def test_checkpoint_of_another_trial_is_not_continued(
+    engine: Engine, trained: Job, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    job = make_job(tmp_path / "other", **other)
+    shutil.copytree(trained.folder, job.folder)
+    occupant, fresh = engine.build(job), engine.build(replace(job, folder=str(tmp_path / "empty")))
+    assert (occupant.seat.step, occupant.last, occupant.seconds) == (0, None, 0.0)
+    found, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
+    assert all(bool((found[name] == expected[name]).all()) for name in expected if not name.startswith("_"))

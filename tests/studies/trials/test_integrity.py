@@ -1,0 +1,353 @@
+"""Numbers that are stored twice, ids that are kept twice, and files that lie in the wrong place."""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from made_studies import make
+
+from hylorada import InputError
+from hylorada.runtime.checksums import SEAL, digest, sealed, unsealed
+from studies.analysis.results import read_results
+from studies.cli.commands import main
+from studies.files.folder_files import stored_study, study_lock
+from studies.files.paths import database_path, path_problem
+from studies.process.options import Options, default_uri
+from studies.runner.run import _check_storage
+from studies.spec.study import Study
+from studies.trials.messages import CHECKPOINT
+from studies.trials.records import read_id
+from studies.trials.store import Store
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study folder."""
+    folder = tmp_path_factory.mktemp("made") / "studies" / "made"
+    make(folder, "end").close()
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "studies" / "made")
+
+
+@pytest.fixture
+def old(folder: Path) -> Path:
+    """The same as an earlier version would have left it: without checksums."""
+    for path in folder.rglob("*.json"):
+        values = json.loads(path.read_text())
+        drop = {SEAL, "reports_seal", *(["id"] if path.name == "study.json" else [])}
+        path.write_text(json.dumps({k: v for k, v in values.items() if k not in drop}))
+    for path in folder.rglob("reports.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        drop = {SEAL, "digests"}
+        path.write_text("".join(json.dumps({k: v for k, v in r.items() if k not in drop}) + "\n" for r in lines))
+    return folder
+
+
+def reopen(folder: Path) -> list[str]:
+    store = Store(folder, Study.from_dict(stored_study(folder / "study.json")))
+    store.close()
+    return store.notes
+
+
+def winner_run(folder: Path, arm: str = "fixed", seed: int = 0) -> Path:
+    return next((folder / "trials").glob(f"{arm}-*-confirm-{seed:02d}"))
+
+
+def swap(path: Path, other: Path) -> None:
+    ours = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(ours)
+
+
+def test_checksum_is_bound_to_values_and_owner() -> None:
+    values = {"a": 1.5, "b": [None, "é"]}
+    whole = json.loads(json.dumps(sealed(values, "one")))
+    assert unsealed(whole, "one") == values
+    assert unsealed(values, "one") == values  # of an earlier version
+    for changed, owner in (({**whole, "a": 1.25}, "one"), (whole, "two"), ({**whole, "c": 0}, "one")):
+        with pytest.raises(ValueError, match="its checksum does not match its content"):
+            unsealed(changed, owner)
+    assert digest("ab", "c") != digest("b", "ca")
+
+
+def test_folder_of_an_earlier_version_is_read_and_sealed(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = f"--storage={old.parents[1]}"
+    assert main(["report", "made", storage]) == 0
+    assert main(["status", "made", storage]) == 0
+    assert capsys.readouterr().err == ""
+    assert reopen(old) == []
+    for path in (old / "study.json", *old.glob("trials/*/trial.json")):
+        assert SEAL in json.loads(path.read_text())
+    assert reopen(old) == []
+
+
+@pytest.mark.parametrize(("arm", "seed"), [("fixed", 1), ("baseline", 0)])
+def test_swapped_losses_of_an_earlier_version_are_seen(old: Path, arm: str, seed: int) -> None:
+    path, other = winner_run(old) / "test_block_nll.npy", winner_run(old, arm, seed) / "test_block_nll.npy"
+    swap(path, other)
+    with pytest.raises(InputError, match=r"test_block_nll\.npy is damaged \(its mean loss is .*, reports\.jsonl holds"):
+        reopen(old)
+
+
+def test_changed_loss_of_an_earlier_version_is_seen_beside_optuna(old: Path) -> None:
+    path = old / "trials" / "fixed-0002" / "reports.jsonl"
+    path.write_text(re.sub(r'("eval/nll": [0-9]\.)[0-9]', r"\g<1>1", path.read_text()))
+    with pytest.raises(InputError, match=r"fixed-0002 is damaged \(intermediate_values is .*, but .* in .*optuna\.db"):
+        reopen(old)
+
+
+@pytest.mark.parametrize("field", ["ppl", "ppl_median", "ppl_by_seed"])
+def test_changed_figure_of_an_earlier_version_is_seen(old: Path, field: str) -> None:
+    path = old / "results.json"
+    values = json.loads(path.read_text())
+    arm = values["arms"][1]
+    arm[field] = [arm[field][0] + 0.01, *arm[field][1:]] if field == "ppl_by_seed" else arm[field] + 0.01
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "):
+        read_results(path)
+
+
+def test_results_of_another_study_are_refused(folder: Path, tmp_path: Path) -> None:
+    make(tmp_path / "other", "end", seed=1).close()
+    shutil.copy(tmp_path / "other" / "results.json", folder)
+    with pytest.raises(InputError, match="its checksum does not match its content"):
+        read_results(folder / "results.json")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"\xff"), lambda p: p.write_text("12")])
+def test_lost_id_is_written_again(folder: Path, damage: Damage) -> None:
+    before = (folder / "id").read_text()
+    damage(folder / "id")
+    assert read_id(folder) == before
+    reopen(folder)
+    assert (folder / "id").read_text() == before
+
+
+def test_id_that_differs_from_its_copy_is_refused(folder: Path) -> None:
+    (folder / "id").write_text("0123456789abcdef")
+    with pytest.raises(InputError, match=r"id is damaged .*it holds 0123456789abcdef, but study\.json holds .*delete"):
+        reopen(folder)
+
+
+def test_lost_id_of_an_earlier_version_makes_no_second_parent(old: Path) -> None:
+    (old / "id").unlink()
+    with pytest.raises(InputError, match="id is missing; restore it from a backup, or from MLflow: it is the tag"):
+        reopen(old)
+    assert not (old / "id").exists()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_copy_of_a_trial_is_told_from_a_renamed_one(folder: Path, kept: bool) -> None:
+    trial = folder / "trials" / "fixed-0002"
+    shutil.copytree(trial, trial.with_name("fixed-0002 copy"))
+    if not kept:
+        shutil.rmtree(trial)
+    remedy = "a copy of 'fixed-0002': move it out of " if kept else "rename it to 'fixed-0002'"
+    with pytest.raises(InputError, match=f"fixed-0002 copy is no trial's folder; .*{remedy}"):
+        reopen(folder)
+
+
+def test_lost_inputs_are_not_bound_anew(folder: Path) -> None:
+    (folder / "inputs.json").unlink()
+    store = Store(folder, Study.from_dict(stored_study(folder / "study.json")))
+    try:
+        with pytest.raises(InputError, match=r"inputs\.json is missing; restore it from a backup"):
+            store.bind_inputs({"data_fingerprint": "of another text"})
+    finally:
+        store.close()
+
+
+def test_lost_winner_of_a_confirm_run_is_named(folder: Path) -> None:
+    winner = winner_run(folder).name.removesuffix("-confirm-00")
+    shutil.rmtree(folder / "trials" / winner)
+    with pytest.raises(InputError, match=rf"{winner}/trial\.json is missing"):
+        reopen(folder)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a%41b", "a#b", "a?b", "100%", "a b", "é{x}&"])
+def test_address_of_mlflow_leads_to_its_file(tmp_path: Path, name: str) -> None:
+    assert database_path(default_uri(tmp_path / name)) == tmp_path / name / "mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [("nowhere", "place is a link to nowhere, which is missing"), ("place", "place is a link that leads back to")],
+)
+@pytest.mark.parametrize("below", ["", "runs"])
+def test_link_that_leads_nowhere_is_named(tmp_path: Path, target: str, problem: str, below: str) -> None:
+    (tmp_path / "place").symlink_to(target)
+    storage = tmp_path / "place" / below
+    assert problem in str(path_problem(storage))
+    with pytest.raises(InputError, match=problem):
+        _check_storage(Options(storage=storage))
+    assert os.listdir(tmp_path) == ["place"]
+
+
+@pytest.mark.parametrize("name", ["studies", "artifacts", "cache", "mlflow.db"])
+def test_link_within_the_storage_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("nowhere")
+    with pytest.raises(InputError, match=f"{name} is a link to nowhere, which is missing; mend or remove the link"):
+        _check_storage(Options(storage=tmp_path))
+
+
+@pytest.mark.parametrize("command", ["report", "status", "list", "ui"])
+def test_commands_on_a_link_in_a_circle_end_in_a_line(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    name = ["made"] if command in ("report", "status") else []
+    assert main([command, *name, f"--storage={tmp_path / 'loop'}"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# --- what may not be read --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heeding_permissions() -> Iterator[None]:
+    """Let permissions apply to root as well: Linux's CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH are put aside."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    found = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, twice
+    assert libc.capget(header, found) == 0
+    effective = found[0]
+    found[0] &= ~0b110
+    assert libc.capset(header, found) == 0
+    try:
+        yield
+    finally:
+        found[0] = effective
+        assert libc.capset(header, found) == 0
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+@pytest.mark.parametrize("place", [".", "studies", "studies/made", "studies/made/trials"])
+def test_folder_that_may_not_be_read_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str, mode: int
+) -> None:
+    storage = folder.parents[1]
+    os.chmod(storage / place, mode)
+    commands = [["status", "made"], ["report", "made"], ["export", "made", "--output=x"], ["extend", "made"]]
+    commands += [["list"]] if "made" not in place else []
+    commands += [["ui"]] if place == "." else []
+    for command in commands:
+        with heeding_permissions():
+            code = main([*command, f"--storage={storage}"])
+        told = f"hylorada: {storage / place} can't be read: Permission denied\n"
+        assert (command[0], code, capsys.readouterr().err) == (command[0], 2, told)
+    os.chmod(storage / place, 0o755)
+
+
+@pytest.mark.parametrize("file", ["optuna.db", "study.json", "id", "trials/RUN", "trials/RUN/reports.jsonl"])
+def test_file_that_may_not_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    path = folder / file.replace("RUN", winner_run(folder).name)
+    os.chmod(path, 0)
+    with heeding_permissions():
+        code = main(["status", "made", f"--storage={folder.parents[1]}"])
+    os.chmod(path, 0o755)
+    assert code == 2
+    assert re.fullmatch(rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["list", "status", "report", "export", "extend"])
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [("file", "is a file, must be a folder"), ("link", "is a link to gone, which is missing"), ("x" * 300, "too long")],
+)
+def test_storage_that_is_no_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str, problem: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("gone")
+    arguments = [] if command == "list" else ["made"]
+    output = ["--output=x"] if command == "export" else []
+    assert main([command, *arguments, *output, f"--storage={tmp_path / place}"]) == 2
+    assert re.fullmatch(rf"hylorada: {tmp_path / place}.*{problem}.*\n", capsys.readouterr().err)
+
+
+# --- runs that were under way when their files were lost -----
+
+
+@pytest.fixture(scope="module")
+def made_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study folder whose second seeds are being trained: their checkpoints are of step 6."""
+    folder = tmp_path_factory.mktemp("half") / "studies" / "made"
+    make(folder, "confirm").close()
+    return folder
+
+
+@pytest.fixture
+def half(made_half: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made_half, tmp_path / "studies" / "made")
+
+
+def keep_lines(count: int) -> Damage:
+    return lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "problem"),
+    [
+        ("reports.jsonl", Path.unlink, "has lost reports: it ends at step 0, the checkpoint at 6"),
+        ("reports.jsonl", keep_lines(0), "has lost reports: it ends at step 0, the checkpoint at 6"),
+        ("reports.jsonl", keep_lines(1), "has lost reports: it ends at step 2, the checkpoint at 6"),
+        ("trial.json", Path.unlink, "is missing"),
+    ],
+)
+def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
+    half: Path, capsys: pytest.CaptureFixture[str], file: str, damage: Damage, problem: str
+) -> None:
+    run = winner_run(half, seed=1)
+    damage(run / file)
+    assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    told = f"{run / file} {problem}"
+    assert capsys.readouterr().err == f"hylorada: note: {told}; `hylorada run made` trains {run.name} again\n"
+    assert reopen(half) == [f"{told}; {run.name} is trained again"]
+    assert not (run / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        lambda run: keep_lines(2)(run / "reports.jsonl"),  # between a checkpoint and its report
+        lambda run: [path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)],  # before the first report
+        lambda run: swap(run / CHECKPOINT, winner_run(run.parents[1], "baseline", 1) / CHECKPOINT),
+        lambda run: keep_lines(0)(run / CHECKPOINT),
+    ],
+)
+def test_run_that_a_crash_may_have_left_so_is_not_told(
+    half: Path, capsys: pytest.CaptureFixture[str], crash: Damage
+) -> None:
+    crash(winner_run(half, seed=1))
+    assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    assert capsys.readouterr().err == ""
+    assert reopen(half) == []
+
+
+def test_lost_run_of_a_finished_study_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = winner_run(folder) / "trial.json"
+    path.unlink()
+    assert main(["status", "made", f"--storage={folder.parents[1]}"]) == 0
+    told = f"{path} is missing; `hylorada run made` trains {path.parent.name} again"
+    assert capsys.readouterr().err == f"hylorada: note: {told}\n"
+
+
+def test_status_tells_nothing_while_a_process_is_at_work(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (winner_run(half, seed=1) / "reports.jsonl").unlink()
+    with study_lock(half):
+        assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,95 @@
+"""Records to tell MLflow of, and what it then holds."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from studies.tracking.experiment import open_runs
+from studies.tracking.runs import StudyRuns
+from studies.tracking.tracker import Tracker
+from studies.trials.messages import Report
+from studies.trials.records import Record, State
+
+EXPERIMENT = "étude no 1"
+STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class Mlflow:
+    """One store for all tests of a file; each study has a parent run of its own."""
+
+    uri: str
+    storage: Path = Path()
+
+    def runs(self, study: str, said: list[str] | None = None) -> StudyRuns:
+        return open_runs(self.uri, EXPERIMENT, self.storage, study, print if said is None else said.append)
+
+    def tracker(self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)) -> Tracker:
+        return Tracker(self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits)
+
+    @functools.cached_property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=self.uri)
+
+    def children(self, study: StudyRuns | Tracker) -> dict[str, Run]:
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+        runs = self.client.search_runs([experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.parent}'")
+        assert len({r.info.run_name for r in runs}) == len(runs)
+        return {r.info.run_name: r for r in runs}
+
+    def series(self, run: Run, metric: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
+
+    def check_whole(self, study: StudyRuns | Tracker, records: Sequence[Record]) -> None:
+        """Each record is one run, with all its reports once and in order, and its true end."""
+        found = self.children(study)
+        assert sorted(found) == sorted(r.name for r in records)
+        for record in records:
+            run = found[record.name]
+            assert run.info.status == STATUS.get(record.state, "RUNNING")
+            for metric in ("train/nll", "eval/nll"):
+                assert self.series(run, metric) == [(r.step, r.metrics[metric]) for r in record.reports]
+            for i in range(3):
+                positions = [(0, (1.0, 4.0, 9.0)[i]), *((r.step, r.boundaries[i]) for r in record.reports)]
+                assert self.series(run, f"boundary/{i + 1:03d}") == (positions if record.reports else [])
+
+
+def make_record(name: str = "learnable-0000", state: State = "running", **changes: Any) -> Record:
+    return Record(
+        **{
+            "name": name,
+            "arm": "learnable",
+            "stage": "search",
+            "number": 0,
+            "params": {"learning_rate": 0.01, "num_buckets": 4},
+            "adapter": {"num_buckets": 4, "target_modules": None},
+            "training": {"learning_rate": 0.01},
+            "seed": 5,
+            "data_seed": 6,
+            "state": state,
+            **changes,
+        }
+    )
+
+
+def make_report(step: int, nll: float = 3.0, **changes: Any) -> Report:
+    boundaries = (1.0 + step, 4.0, 9.0 + step)
+    return Report(
+        **{
+            "step": step,
+            "metrics": {"train/nll": nll + 1, "eval/nll": nll},
+            "boundaries": boundaries,
+            "start_boundaries": (1.0, 4.0, 9.0),
+            "seconds": step / 4,
+            "parameters": 77,
+            "time": 1_700_000_000_000 + 1000 * step,
+            "applied": {"max_positions": 16, "learning_rate": 0.01},
+            **changes,
+        }
+    )
