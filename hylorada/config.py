@@ -162,14 +162,20 @@ class HyLoRADAConfig(_Config):
         if self.landmark_bucketing == "auto":
             object.__setattr__(self, "landmark_bucketing", decided_bucketing(self.bucketing_study))
         problems = []
-        if self.max_positions is not None and self.has_buckets and self.num_buckets > self.max_positions:
+        if (
+            self.max_positions is not None
+            and self.has_buckets
+            and self.num_buckets > self.max_positions
+        ):
             problems.append(
                 f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} positions; "
                 "use at most one bucket a position"
             )
         design = self.landmark_design
         if self.landmark_bucketing == "learnable" and design != "position_adaptive":
-            problems.append(f"landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got {design!r}")
+            problems.append(
+                f"landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got {design!r}"
+            )
         if self.share_landmarks and design != "per_layer":
             problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
         if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
@@ -244,21 +250,34 @@ def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
 def _value_problem(name: str, value: Any, hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         allowed = get_args(hint)
-        return None if value in allowed else f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
+        return (
+            None
+            if value in allowed
+            else f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
+        )
     if not _has_type(value, hint):
         return f"{name} must be {_describe(hint)}, got {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if value != value or value in (math.inf, -math.inf):  # `math.isfinite` takes no whole number beyond 1e308
+    if value != value or value in (
+        math.inf,
+        -math.inf,
+    ):  # `math.isfinite` takes no whole number beyond 1e308
         return f"{name} must be finite, got {value}"
     if name in _ABOVE_ZERO and value < _SMALLEST:
-        return f"{name} must be {'above 0' if value <= 0 else f'at least {_SMALLEST:g}'}, got {value}"
+        return (
+            f"{name} must be {'above 0' if value <= 0 else f'at least {_SMALLEST:g}'}, got {value}"
+        )
     low, high = _NUMBER_LIMITS.get(name, (-math.inf, math.inf))
     if not low <= value <= high:
         upper = f" and at most {high:g}" if high < math.inf else ""
         return f"{name} must be at least {low:g}{upper}, got {value}"
     largest = _LARGEST_REAL if hint is float else _LARGEST_WHOLE
-    return f"{name} must be at most {largest:g}, got {value}" if high == math.inf and value > largest else None
+    return (
+        f"{name} must be at most {largest:g}, got {value}"
+        if high == math.inf and value > largest
+        else None
+    )
 
 
 def _has_type(value: Any, hint: Any) -> bool:

@@ -15,11 +15,15 @@ class InputError(ValueError):
     """
 
     def __init__(self, problems: Sequence[str] | str) -> None:
-        self.problems = [_one_line(p) for p in ([problems] if isinstance(problems, str) else problems)]
+        self.problems = [
+            _one_line(p) for p in ([problems] if isinstance(problems, str) else problems)
+        ]
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[list[str]]]:
-        return InputError, (self.problems,)  # an exception would be made from its message, all problems in one
+        return InputError, (
+            self.problems,
+        )  # an exception would be made from its message, all problems in one
 
 
 def _one_line(problem: str) -> str:

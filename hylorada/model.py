@@ -24,7 +24,9 @@ from hylorada.saving.peft_format import load_adapter, save_adapter
 from hylorada.saving.trainer_checkpoint import DESCRIPTION, describe
 from hylorada.training.boundary_adamw import adamw, penalized, refuse_penalties
 
-with contextlib.suppress(ImportError, KeyError):  # transformers' pipelines log an error for classes not listed here
+with contextlib.suppress(
+    ImportError, KeyError
+):  # transformers' pipelines log an error for classes not listed here
     from transformers.pipelines.base import SUPPORTED_PEFT_TASKS
 
     SUPPORTED_PEFT_TASKS["text-generation"].append("HyLoRADAModel")
@@ -62,12 +64,16 @@ class HyLoRADAModel(BaseAttributes):
         self.base = base
         self._calls = Calls(base, adapter)
         self._closed = False
-        self._originals: dict[str, Tensor] | None = None  # the base's own weights while the LoRA part is merged
+        self._originals: dict[str, Tensor] | None = (
+            None  # the base's own weights while the LoRA part is merged
+        )
         self.register_state_dict_post_hook(_leave_out_base)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_put_in_base)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_pretrained(cls, base: PreTrainedModel | str, folder: str | Path, *, is_trainable: bool = False) -> Self:
+    def from_pretrained(
+        cls, base: PreTrainedModel | str, folder: str | Path, *, is_trainable: bool = False
+    ) -> Self:
         """Load the model that :meth:`save_pretrained` wrote, or that a checkpoint of Trainer holds.
 
         As with PEFT's models, the adapter is frozen and in eval mode unless it is to be trained further.
@@ -104,7 +110,12 @@ class HyLoRADAModel(BaseAttributes):
         save_adapter(self.adapter, self.base, folder)
 
     def push_to_hub(
-        self, repo_id: str, *, private: bool | None = None, token: bool | str | None = None, **commit: Any
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: bool | str | None = None,
+        **commit: Any,
     ) -> str:
         """Upload what :meth:`save_pretrained` writes to a model repository of the Hugging Face hub.
 
@@ -166,16 +177,25 @@ class HyLoRADAModel(BaseAttributes):
             InputError: no tokens were given, or landmarks that pool over many can't go on from this cache or mask.
             RuntimeError: the model is closed.
         """
-        call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
+        call = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            **kwargs,
+        }
         if labels is not None:
             call["labels"] = labels
         output = self._run(self.base, call, use_cache, past_key_values)
         return penalized(output, self._calls.adapters(), call) if self.training else output
 
-    def _run(self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, past_key_values: Any) -> Any:
+    def _run(
+        self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, past_key_values: Any
+    ) -> Any:
         self._refuse_if_closed()
         cache = call.pop("cache", None)
-        return self._calls.run(module, call, use_cache, cache if past_key_values is None else past_key_values)
+        return self._calls.run(
+            module, call, use_cache, cache if past_key_values is None else past_key_values
+        )
 
     @property
     def base_model(self) -> AdaptedBody:
@@ -201,13 +221,21 @@ class HyLoRADAModel(BaseAttributes):
         ``attention_mask``) give the tokens that each gives alone, with the key/value cache or without it.
         """
         self._refuse_if_closed()
-        kwargs.setdefault("trust_remote_code", False)  # where it isn't set, transformers asks on the terminal
+        kwargs.setdefault(
+            "trust_remote_code", False
+        )  # where it isn't set, transformers asks on the terminal
         if self._calls.pools(noncausal=True):
             if kwargs.get("past_key_values") is not None or kwargs.get("cache") is not None:
-                raise InputError("replication_noncausal_pooling can't go on from a cache; pass the whole text")
+                raise InputError(
+                    "replication_noncausal_pooling can't go on from a cache; pass the whole text"
+                )
             if kwargs.get("assistant_model") is not None or kwargs.get("prompt_lookup_num_tokens"):
-                raise InputError("replication_noncausal_pooling can't go on from a cache, as assisted generation must")
-            kwargs["use_cache"] = False  # what is pooled over the whole text changes with every token
+                raise InputError(
+                    "replication_noncausal_pooling can't go on from a cache, as assisted generation must"
+                )
+            kwargs["use_cache"] = (
+                False  # what is pooled over the whole text changes with every token
+            )
         with self._calls.adapting_every_call():
             return self.base.generate(*args, **kwargs)  # type: ignore[operator]
 
@@ -265,7 +293,9 @@ class HyLoRADAModel(BaseAttributes):
             RuntimeError: the model is closed.
         """
         if self.adapter.landmark is not None:
-            raise InputError("an adapter with landmarks can't be unloaded into its base; merge() folds its LoRA part")
+            raise InputError(
+                "an adapter with landmarks can't be unloaded into its base; merge() folds its LoRA part"
+            )
         self.merge()
         self._originals = {}  # the base keeps what it has
         self.close()

@@ -20,23 +20,43 @@ def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
         InputError: no folder, no such study, or no such comparison in it.
     """
     if folder is None:
-        raise InputError("landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study")
+        raise InputError(
+            "landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study"
+        )
     try:
         study = _read(Path(folder).expanduser() / "study.json", "study")
-        results = _read(Path(folder).expanduser() / "results.json", f"{study.get('id') or ''}/results")
+        results = _read(
+            Path(folder).expanduser() / "results.json", f"{study.get('id') or ''}/results"
+        )
         return _decided(study, results, folder)
-    except (AttributeError, KeyError, TypeError, RuntimeError) as error:  # the last where there is no such home
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+    ) as error:  # the last where there is no such home
         raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
 
 
 def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
     arms = study["arms"].items()
-    kinds = {name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"]) for name, arm in arms}
-    found = [c for c in results["comparisons"] if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")]
+    kinds = {
+        name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"]) for name, arm in arms
+    }
+    found = [
+        c
+        for c in results["comparisons"]
+        if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")
+    ]
     if not found:
-        raise InputError(f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]")
+        raise InputError(
+            f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]"
+        )
     # results of earlier versions hold no outcome
-    better = [c["outcome"] == "better" if c.get("outcome") else c["p_holm"] < _LEVEL and c["high"] < 0 for c in found]
+    better = [
+        c["outcome"] == "better" if c.get("outcome") else c["p_holm"] < _LEVEL and c["high"] < 0
+        for c in found
+    ]
     return "learnable" if all(better) else "fixed"
 
 

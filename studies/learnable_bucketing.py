@@ -37,7 +37,13 @@ STUDY: dict[str, Any] = {
     "margin": 0.5,
     "looks": [],
     "spread_test": True,
-    "defaults": {"r": 8, "lora_alpha": 16.0, "position_bias": True, "max_steps": 32, "batch_size": 2},
+    "defaults": {
+        "r": 8,
+        "lora_alpha": 16.0,
+        "position_bias": True,
+        "max_steps": 32,
+        "batch_size": 2,
+    },
     "arms": {
         "baseline": {
             "config": {"landmarks": False},

@@ -54,7 +54,11 @@ def _build(family: Family) -> PreTrainedModel:
         return Qwen3ForCausalLM(Qwen3Config(**_SMALL, num_key_value_heads=1, head_dim=6))
     if family == "gpt_neox":
         return GPTNeoXForCausalLM(GPTNeoXConfig(**_SMALL))
-    names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    names = {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+    }
     names |= {"intermediate_size": "n_inner", "max_position_embeddings": "n_positions"}
     return GPT2LMHeadModel(GPT2Config(**{names.get(k, k): v for k, v in _SMALL.items()}))
 
@@ -80,7 +84,9 @@ def make_base() -> Callable[..., PreTrainedModel]:
                 torch.manual_seed(0)
                 originals[family] = _build(family)
                 for name, parameter in originals[family].named_parameters():
-                    if name.endswith("bias"):  # zero at first, so that nothing done to it would show
+                    if name.endswith(
+                        "bias"
+                    ):  # zero at first, so that nothing done to it would show
                         torch.nn.init.normal_(parameter, std=0.2)
         base = copy.deepcopy(originals[family])
         base.to(dtype=dtype)  # type: ignore[call-arg]
@@ -95,7 +101,12 @@ def make_config() -> Callable[..., HyLoRADAConfig]:
     """A small configuration for blocks of 16 tokens, with changes."""
 
     def make(**changes: Any) -> HyLoRADAConfig:
-        small: dict[str, Any] = {"r": 2, "num_landmarks": 3, "num_buckets": 4, "position_bias_buckets": 8}
+        small: dict[str, Any] = {
+            "r": 2,
+            "num_landmarks": 3,
+            "num_buckets": 4,
+            "position_bias_buckets": 8,
+        }
         return HyLoRADAConfig(**{**small, "max_positions": BLOCK_SIZE, **changes})
 
     return make
@@ -125,7 +136,9 @@ def make_model(
 ) -> Callable[..., HyLoRADAModel]:
     """A model in eval mode (fp64 by default) whose adapter is far from its start, with changes to its configuration."""
 
-    def make(family: Family = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
+    def make(
+        family: Family = "llama", dtype: torch.dtype = torch.float64, **changes: Any
+    ) -> HyLoRADAModel:
         model = HyLoRADAModel(make_base(family, dtype), make_config(**changes)).eval()
         scramble(model.adapter)
         return model
@@ -142,4 +155,6 @@ def token_blocks() -> npt.NDArray[np.int32]:
 @pytest.fixture(scope="session")
 def blocks(token_blocks: npt.NDArray[np.int32]) -> Blocks:
     """The same blocks with made-up byte counts."""
-    return Blocks(token_blocks, np.arange(40, 40 + len(token_blocks)), dropped_tokens=0, fingerprint="0" * 16)
+    return Blocks(
+        token_blocks, np.arange(40, 40 + len(token_blocks)), dropped_tokens=0, fingerprint="0" * 16
+    )

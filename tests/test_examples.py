@@ -41,10 +41,14 @@ def test_there_are_examples() -> None:
     assert len(_MODULES) == 13
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")  # Trainer's default, where there is no GPU
+@pytest.mark.filterwarnings(
+    "ignore:'pin_memory' argument is set as true"
+)  # Trainer's default, where there is no GPU
 def test_python_of_the_readme(tmp_path: Path) -> None:
     blocks = re.findall(
-        r"^```python\n(.*?)^```", (_ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^```python\n(.*?)^```",
+        (_ROOT / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     assert len(blocks) == 2
     names: dict[str, Any] = {}

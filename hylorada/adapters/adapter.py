@@ -34,10 +34,16 @@ def check_base(base: object) -> None:
         InputError: no model of transformers, or one with PEFT's layers in it.
     """
     if not isinstance(base, PreTrainedModel):
-        raise InputError(f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}")
-    foreign = sorted({_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")})
+        raise InputError(
+            f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}"
+        )
+    foreign = sorted(
+        {_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")}
+    )
     if foreign:
-        raise InputError(f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}")
+        raise InputError(
+            f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}"
+        )
 
 
 def _class_of(thing: object) -> str:
@@ -83,7 +89,11 @@ class Adapter(nn.Module):
         self.lora = nn.ModuleDict(
             {
                 path.replace(".", "/"): LoRA(
-                    t.in_features, t.out_features, r=config.r, seed=derive_seed(seed, path), dtype=dtype
+                    t.in_features,
+                    t.out_features,
+                    r=config.r,
+                    seed=derive_seed(seed, path),
+                    dtype=dtype,
                 )
                 for path, t in self.targets.items()
             }
@@ -101,10 +111,13 @@ class Adapter(nn.Module):
                 num_buckets=config.position_bias_buckets,
                 dtype=dtype,
             )
-            if config.position_bias and config.max_positions is not None  # then it is known, see above
+            if config.position_bias
+            and config.max_positions is not None  # then it is known, see above
             else None
         )
-        self.landmark = build_landmark(config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype)
+        self.landmark = build_landmark(
+            config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype
+        )
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
         self._vector: Tensor | None = None
@@ -125,8 +138,13 @@ class Adapter(nn.Module):
             moved = fn(tensor)
             if moved.is_floating_point() and moved.dtype.itemsize < torch.float32.itemsize:
                 moved = tensor.to(moved.device, torch.float32)
-            if self._vector is not None and (moved.device, moved.dtype) != (tensor.device, tensor.dtype):
-                raise RuntimeError("an adapter in training can't be moved or cast; do it before its seat is made")
+            if self._vector is not None and (moved.device, moved.dtype) != (
+                tensor.device,
+                tensor.dtype,
+            ):
+                raise RuntimeError(
+                    "an adapter in training can't be moved or cast; do it before its seat is made"
+                )
             return moved
 
         super()._apply(move, recurse)  # type: ignore[no-untyped-call]
@@ -154,7 +172,11 @@ class Adapter(nn.Module):
 
     def magnitude_at(self, path: str) -> Tensor | None:
         """DoRA's magnitude [d_out] of the base's module at ``path``; None where there is none."""
-        return self.magnitudes[path.replace(".", "/")] if self.config.use_dora and path in self.targets else None
+        return (
+            self.magnitudes[path.replace(".", "/")]
+            if self.config.use_dora and path in self.targets
+            else None
+        )
 
     def update_is_zero(self) -> bool:
         """Whether all of LoRA's B matrices are zero, as they are before any training."""
@@ -194,7 +216,9 @@ class Adapter(nn.Module):
             RuntimeError: so it is.
         """
         if self._vector is not None:
-            raise RuntimeError("an adapter in a seat has the seat's optimizer; copy it to train it with another")
+            raise RuntimeError(
+                "an adapter in a seat has the seat's optimizer; copy it to train it with another"
+            )
 
     def hold_boundaries(self, hook: Callable[[Tensor], None] | None) -> None:
         """Call ``hook`` when the boundaries' gradient is there, in place of an earlier one; None calls nothing."""
@@ -206,16 +230,26 @@ class Adapter(nn.Module):
 
     def lora_vector(self) -> Tensor:
         """All LoRA factors one after the other, A before B, in the order of ``targets``."""
-        return torch.cat([p.reshape(-1) for p in self.lora.parameters()]) if self._vector is None else self._vector
+        return (
+            torch.cat([p.reshape(-1) for p in self.lora.parameters()])
+            if self._vector is None
+            else self._vector
+        )
 
     @property
     def boundaries(self) -> nn.Parameter | None:
         """The trained boundaries [B-1] in [0, 1], or None."""
-        return self.landmark.boundaries if isinstance(self.landmark, LearnableBucketLandmark) else None
+        return (
+            self.landmark.boundaries if isinstance(self.landmark, LearnableBucketLandmark) else None
+        )
 
     def learned_boundaries(self) -> Tensor | None:
         """The sorted boundaries [B-1] in token positions, or None."""
-        return self.landmark.boundary_positions() if isinstance(self.landmark, LearnableBucketLandmark) else None
+        return (
+            self.landmark.boundary_positions()
+            if isinstance(self.landmark, LearnableBucketLandmark)
+            else None
+        )
 
     def start_boundaries(self) -> Tensor | None:
         """The boundaries [B-1] before any training, in token positions, or None."""
@@ -225,13 +259,20 @@ class Adapter(nn.Module):
 
     def applied(self) -> dict[str, Any]:
         """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""
-        shown: dict[str, Any] = {"r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))}
+        shown: dict[str, Any] = {
+            "r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))
+        }
         shown["use_dora"] = len(self.magnitudes) > 0
         if self.landmark is not None:
-            shown |= {"num_landmarks": self.landmark.num_landmarks, "landmark_design": self.landmark.design}
+            shown |= {
+                "num_landmarks": self.landmark.num_landmarks,
+                "landmark_design": self.landmark.design,
+            }
         if isinstance(self.landmark, LandmarkLoRA | PerLayerLandmark):
             shown["replication_noncausal_pooling"] = self.landmark.noncausal
-        if isinstance(self.landmark, PerLayerLandmark) and len(self.landmark.gates) > 1:  # one layer shares either way
+        if (
+            isinstance(self.landmark, PerLayerLandmark) and len(self.landmark.gates) > 1
+        ):  # one layer shares either way
             shown["share_landmarks"] = len(self.landmark.landmarks) == 1
         if isinstance(self.landmark, PositionLandmark):
             shown |= {
@@ -254,7 +295,12 @@ class Adapter(nn.Module):
         decay = {"matrices": weight_decay}
         scale = {"boundaries": self.config.boundary_lr_scale}
         return [
-            {"name": name, "params": params, "weight_decay": decay.get(name, 0.0), "lr_scale": scale.get(name, 1.0)}
+            {
+                "name": name,
+                "params": params,
+                "weight_decay": decay.get(name, 0.0),
+                "lr_scale": scale.get(name, 1.0),
+            }
             for name, params in self._grouped().items()
         ]
 
@@ -275,7 +321,9 @@ def boundary_penalties(adapters: Sequence[Adapter]) -> Tensor | None:
     total: Tensor | None = None
     for members in weights.values():
         boundaries = torch.stack([b for b, _, _ in members])
-        diversity_, repulsion_ = column(tuple((d, r) for _, d, r in members), boundaries.dtype, boundaries.device)
+        diversity_, repulsion_ = column(
+            tuple((d, r) for _, d, r in members), boundaries.dtype, boundaries.device
+        )
         found = boundary_penalty(boundaries, diversity_, repulsion_).sum()
         total = found if total is None else total + found
     return total

@@ -34,7 +34,9 @@ def check_attention(base: PreTrainedModel) -> None:
             f"the base has {implementation!r}: load it with attn_implementation='sdpa'"
         )
     if getattr(base.config, "reorder_and_upcast_attn", False):
-        raise InputError("landmark_design 'attention' does not work with GPT-2's reorder_and_upcast_attn")
+        raise InputError(
+            "landmark_design 'attention' does not work with GPT-2's reorder_and_upcast_attn"
+        )
 
 
 def fill_attention(module: nn.Module, mix: HeadMix | None) -> HeadMix | None:
@@ -66,17 +68,27 @@ def _adding(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         scaling: float | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        whole = _eager_of(module) if implementation == "eager" else ALL_ATTENTION_FUNCTIONS[implementation]
-        output, weights = whole(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        whole = (
+            _eager_of(module)
+            if implementation == "eager"
+            else ALL_ATTENTION_FUNCTIONS[implementation]
+        )
+        output, weights = whole(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
         mix: Any = module.head_mix
-        return output + mix.context(query, query.shape[-1] ** -0.5 if scaling is None else scaling), weights
+        return output + mix.context(
+            query, query.shape[-1] ** -0.5 if scaling is None else scaling
+        ), weights
 
     return attend
 
 
 def _eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     """Each model file has an eager function of its own."""
-    found: Callable[..., tuple[Tensor, Tensor]] = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    found: Callable[..., tuple[Tensor, Tensor]] = vars(sys.modules[type(module).__module__])[
+        "eager_attention_forward"
+    ]
     return found
 
 

@@ -30,7 +30,9 @@ from hylorada.runtime.devices import column, to_device
 LandmarkT = TypeVar("LandmarkT", bound=Landmark)
 
 
-def mix_at_norm(modules: Sequence[NormLandmark | None], hidden: Tensor, positions: Positions, tokens: Tokens) -> Tensor:
+def mix_at_norm(
+    modules: Sequence[NormLandmark | None], hidden: Tensor, positions: Positions, tokens: Tokens
+) -> Tensor:
     """Add to each seat's rows its own landmarks after the final norm.
 
     Args:
@@ -47,7 +49,9 @@ def mix_at_norm(modules: Sequence[NormLandmark | None], hidden: Tensor, position
     vectors = _stacked(modules, lambda m: m.scale * m.landmarks).to(hidden.dtype)  # [K, L, d]
     h = hidden.view(len(modules), -1, hidden.shape[-1])  # [K, b * T, d]
     source = _pooled_for_global(modules, hidden, tokens).view(h.shape)
-    logits = torch.bmm(source, content.mT).view(len(modules), -1, hidden.shape[1], landmarks)  # [K, b, T, L]
+    logits = torch.bmm(source, content.mT).view(
+        len(modules), -1, hidden.shape[1], landmarks
+    )  # [K, b, T, L]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if any(isinstance(m, PositionLandmark) for m in modules):
         logits = logits + _position_logits(modules, positions, logits)
@@ -110,7 +114,10 @@ def layer_mixes(
     noncausal = None
     if any(m is not None and m.noncausal for m in modules):
         noncausal = to_device([m is not None and m.noncausal for m in modules], gates.device)
-    return [LayerMix(gate, bank, padding, noncausal, rows, tokens, layer) for layer, (gate, bank) in enumerate(columns)]
+    return [
+        LayerMix(gate, bank, padding, noncausal, rows, tokens, layer)
+        for layer, (gate, bank) in enumerate(columns)
+    ]
 
 
 @dataclass(eq=False)
@@ -144,13 +151,26 @@ class HeadMix:
         Returns:
             [K * b, T, query heads, head_dim].
         """
-        seats, heads, length, size = self.keys.shape[0], query.shape[1], query.shape[2], query.shape[3]
+        seats, heads, length, size = (
+            self.keys.shape[0],
+            query.shape[1],
+            query.shape[2],
+            query.shape[3],
+        )
         rows = query.shape[0] // seats if self.rows is None else self.rows
         kv_heads, landmarks = self.keys.shape[1], self.keys.shape[2]
-        shape = (seats, rows, kv_heads, heads // kv_heads * length, size)  # a head's queries follow each other
+        shape = (
+            seats,
+            rows,
+            kv_heads,
+            heads // kv_heads * length,
+            size,
+        )  # a head's queries follow each other
         q = query.reshape(shape).transpose(1, 2).reshape(seats * kv_heads, -1, size)
         logits = scaling * torch.bmm(q, self.keys.view(seats * kv_heads, landmarks, size).mT)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).view(seats, -1, landmarks)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).view(
+            seats, -1, landmarks
+        )
         weights = torch.softmax(logits + self.padding[:, None], dim=-1)
         weights = weights.to(query.dtype).view(seats * kv_heads, -1, landmarks)
         mixed = torch.bmm(weights, self.values.view(seats * kv_heads, landmarks, size))
@@ -182,7 +202,10 @@ def _most(modules: Sequence[LandmarkT | None]) -> int:
 def _stacked(modules: Sequence[LandmarkT | None], get: Callable[[LandmarkT], Tensor]) -> Tensor:
     """A tensor [..., L, d] of each seat as [K, ..., max L, d]; zeros for a seat without."""
     landmarks = _most(modules)
-    found = [None if m is None else F.pad(get(m), (0, 0, 0, landmarks - m.num_landmarks)) for m in modules]
+    found = [
+        None if m is None else F.pad(get(m), (0, 0, 0, landmarks - m.num_landmarks))
+        for m in modules
+    ]
     shape = next(x for x in found if x is not None)
     return torch.stack([torch.zeros_like(shape) if x is None else x for x in found])
 
@@ -190,7 +213,9 @@ def _stacked(modules: Sequence[LandmarkT | None], get: Callable[[LandmarkT], Ten
 def _padding(modules: Sequence[Landmark | None], like: Tensor) -> Tensor:
     """[K, max L]: 0 for a seat's own landmarks, -inf for padding."""
     landmarks = _most(modules)
-    return _mask(tuple(landmarks if m is None else m.num_landmarks for m in modules), like.dtype, like.device)
+    return _mask(
+        tuple(landmarks if m is None else m.num_landmarks for m in modules), like.dtype, like.device
+    )
 
 
 @lru_cache(64)
@@ -200,15 +225,21 @@ def _mask(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(own.shape, dtype=dtype, device=device).masked_fill_(~own, -torch.inf)
 
 
-def _pooled_for_global(modules: Sequence[NormLandmark | None], hidden: Tensor, tokens: Tokens) -> Tensor:
+def _pooled_for_global(
+    modules: Sequence[NormLandmark | None], hidden: Tensor, tokens: Tokens
+) -> Tensor:
     """What the content gates look at: the hidden states themselves, their running mean for ``global`` seats."""
     seats = [k for k, m in enumerate(modules) if isinstance(m, LandmarkLoRA)]
     if not seats:
         return hidden
-    mean: Tensor = tokens.running_mean(hidden).to(hidden.dtype).unflatten(0, (len(modules), -1))  # [K, b, T, d]
+    mean: Tensor = (
+        tokens.running_mean(hidden).to(hidden.dtype).unflatten(0, (len(modules), -1))
+    )  # [K, b, T, d]
     noncausal = [isinstance(m, LandmarkLoRA) and m.noncausal for m in modules]
     if any(noncausal):
-        mean = torch.where(to_device(noncausal, hidden.device)[:, None, None, None], mean[:, :, -1:], mean)
+        mean = torch.where(
+            to_device(noncausal, hidden.device)[:, None, None, None], mean[:, :, -1:], mean
+        )
     if len(seats) == len(modules):
         return mean.flatten(0, 1)
     chosen = to_device([isinstance(m, LandmarkLoRA) for m in modules], hidden.device)
@@ -216,12 +247,16 @@ def _pooled_for_global(modules: Sequence[NormLandmark | None], hidden: Tensor, t
     return source.flatten(0, 1)
 
 
-def _position_logits(modules: Sequence[NormLandmark | None], positions: Positions, like: Tensor) -> Tensor:
+def _position_logits(
+    modules: Sequence[NormLandmark | None], positions: Positions, like: Tensor
+) -> Tensor:
     """[K, 1 or b, T, L]; zeros for a seat without position buckets."""
     landmarks = like.shape[-1]
     buckets = max(m.num_buckets for m in modules if isinstance(m, PositionLandmark))
     none = like.new_zeros(buckets, landmarks)
-    gates = torch.stack([_padded_gates(m, none) if isinstance(m, PositionLandmark) else none for m in modules])
+    gates = torch.stack(
+        [_padded_gates(m, none) if isinstance(m, PositionLandmark) else none for m in modules]
+    )
     return _bucket_weights(modules, buckets, positions, gates) @ gates[:, None]
 
 
@@ -230,12 +265,16 @@ def _padded_gates(module: PositionLandmark, like: Tensor) -> Tensor:
     return F.pad(gates, (0, like.shape[1] - gates.shape[1], 0, like.shape[0] - gates.shape[0]))
 
 
-def _bucket_weights(modules: Sequence[NormLandmark | None], buckets: int, positions: Positions, like: Tensor) -> Tensor:
+def _bucket_weights(
+    modules: Sequence[NormLandmark | None], buckets: int, positions: Positions, like: Tensor
+) -> Tensor:
     """Weights [K, 1 or b, T, B] of every seat; zeros for a seat without buckets."""
     soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, LearnableBucketLandmark)]
     weights: dict[int, Tensor] = {}
     if soft:
-        boundaries = torch.stack([F.pad(m.boundaries, (0, buckets - m.num_buckets), value=torch.inf) for _, m in soft])
+        boundaries = torch.stack(
+            [F.pad(m.boundaries, (0, buckets - m.num_buckets), value=torch.inf) for _, m in soft]
+        )
         constants = tuple((m.temperature, float(m.max_positions)) for _, m in soft)
         temperature, lengths = column(constants, like.dtype, like.device)
         at = torch.stack([positions.of(k) for k, _ in soft])

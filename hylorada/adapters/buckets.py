@@ -26,7 +26,10 @@ def fixed_edges(num_buckets: int, max_positions: int, spacing: BucketSpacing) ->
     half = num_buckets // 2
     ratio = max(1.0, max_positions / half)
     # 1e-9: a power that is a whole number in exact arithmetic must not be pushed to the next one by rounding
-    rest = [math.ceil(half * ratio ** ((i - half) / (num_buckets - half)) - 1e-9) for i in range(half + 1, num_buckets)]
+    rest = [
+        math.ceil(half * ratio ** ((i - half) / (num_buckets - half)) - 1e-9)
+        for i in range(half + 1, num_buckets)
+    ]
     return [*range(1, half + 1), *rest]
 
 
@@ -93,7 +96,11 @@ def soft_bucket_weights(
 
 
 def initial_boundaries(
-    init: BoundaryInit, num_buckets: int, max_positions: int, generator: torch.Generator, dtype: torch.dtype
+    init: BoundaryInit,
+    num_buckets: int,
+    max_positions: int,
+    generator: torch.Generator,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Starting boundaries [B-1], sorted, in units of u.
 
@@ -101,7 +108,11 @@ def initial_boundaries(
     on a boundary and the soft buckets tend to the hard ones everywhere.
     """
     if init == "random":
-        return torch.rand(num_buckets - 1, generator=generator, dtype=torch.float64).sort().values.to(dtype)
+        return (
+            torch.rand(num_buckets - 1, generator=generator, dtype=torch.float64)
+            .sort()
+            .values.to(dtype)
+        )
     edges = fixed_edges(num_buckets, max_positions, "linear" if init == "uniform" else "log")
     return ((torch.tensor(edges, dtype=torch.float64) - 0.5) / max_positions).to(dtype)
 
@@ -113,7 +124,9 @@ def boundary_gaps(boundaries: Tensor) -> Tensor:
     return torch.cat([ordered, one], -1) - torch.cat([zero, ordered], -1)
 
 
-def boundary_penalty(boundaries: Tensor, diversity: float | Tensor, repulsion: float | Tensor) -> Tensor:
+def boundary_penalty(
+    boundaries: Tensor, diversity: float | Tensor, repulsion: float | Tensor
+) -> Tensor:
     """Regularizer -diversity * std(b) - repulsion * min gap, for boundaries [..., B-1] and weights [...].
 
     The gradient of std at its zero (all boundaries in one place, B = 2 included) is taken as 0.

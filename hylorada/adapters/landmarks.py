@@ -13,7 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig
 
-from hylorada.adapters.buckets import fixed_edges, hard_bucket, initial_boundaries, soft_bucket_weights
+from hylorada.adapters.buckets import (
+    fixed_edges,
+    hard_bucket,
+    initial_boundaries,
+    soft_bucket_weights,
+)
 from hylorada.adapters.running_pools import Tokens
 from hylorada.config import BoundaryInit, BucketSpacing, HyLoRADAConfig, LandmarkDesign
 from hylorada.runtime.random_streams import stream
@@ -49,10 +54,14 @@ class NormLandmark(Landmark):
         scale: a number.
     """
 
-    def __init__(self, hidden_size: int, num_landmarks: int, *, seed: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, hidden_size: int, num_landmarks: int, *, seed: int, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.landmarks = nn.Parameter(torch.zeros(num_landmarks, hidden_size, dtype=dtype))
-        self.content_gate = _gates(num_landmarks, hidden_size, seed=seed, name="content_gate", dtype=dtype)
+        self.content_gate = _gates(
+            num_landmarks, hidden_size, seed=seed, name="content_gate", dtype=dtype
+        )
         self.scale = nn.Parameter(torch.ones((), dtype=dtype))
 
     @property
@@ -139,7 +148,9 @@ class PerLayerLandmark(Landmark):
         self.noncausal = noncausal
         banks = 1 if share_landmarks else num_layers
         self.landmarks = nn.Parameter(torch.zeros(banks, num_landmarks, hidden_size, dtype=dtype))
-        self.gates = _gates(num_layers, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype)
+        self.gates = _gates(
+            num_layers, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype
+        )
         self.scale = nn.Parameter(torch.ones(num_layers, dtype=dtype))
 
     @property
@@ -249,7 +260,9 @@ class PositionLandmark(NormLandmark):
         super().__init__(hidden_size, num_landmarks, seed=seed, dtype=dtype)
         self.num_buckets = num_buckets
         self.max_positions = max_positions
-        self.position_gates = _gates(num_buckets, num_landmarks, seed=seed, name="position_gates", dtype=dtype)
+        self.position_gates = _gates(
+            num_buckets, num_landmarks, seed=seed, name="position_gates", dtype=dtype
+        )
 
     @abstractmethod
     def bucket_weights(self, positions: Tensor) -> Tensor:
@@ -265,7 +278,9 @@ class PositionLandmark(NormLandmark):
         Returns:
             [b, T, d] in the dtype of ``hidden``.
         """
-        return self._mix(hidden, self._content(hidden) + self.bucket_weights(positions) @ self.position_gates)
+        return self._mix(
+            hidden, self._content(hidden) + self.bucket_weights(positions) @ self.position_gates
+        )
 
 
 class PositionAdaptiveLandmark(PositionLandmark):
@@ -297,7 +312,9 @@ class PositionAdaptiveLandmark(PositionLandmark):
         self.edges_key = (num_buckets, max_positions, bucket_spacing)
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
-        return F.one_hot(hard_bucket(positions, self.edges), self.num_buckets).to(self.position_gates.dtype)
+        return F.one_hot(hard_bucket(positions, self.edges), self.num_buckets).to(
+            self.position_gates.dtype
+        )
 
 
 class LearnableBucketLandmark(PositionLandmark):
@@ -326,7 +343,9 @@ class LearnableBucketLandmark(PositionLandmark):
             dtype=dtype,
         )
         self.temperature = temperature
-        start = initial_boundaries(boundary_init, num_buckets, max_positions, stream(seed, "boundaries"), dtype)
+        start = initial_boundaries(
+            boundary_init, num_buckets, max_positions, stream(seed, "boundaries"), dtype
+        )
         self.boundaries = nn.Parameter(start)
         self.register_buffer("start", start.clone(), persistent=False)
 
@@ -339,7 +358,9 @@ class LearnableBucketLandmark(PositionLandmark):
         return self.boundaries.sort().values * self.max_positions
 
 
-def build_landmark(config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int, dtype: torch.dtype) -> Landmark | None:
+def build_landmark(
+    config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int, dtype: torch.dtype
+) -> Landmark | None:
     """The landmark module that a configuration asks for on a base; None if it has none."""
     if not config.has_landmarks:
         return None
@@ -347,23 +368,32 @@ def build_landmark(config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int,
     if config.landmark_design == "attention":
         heads = getattr(base, "num_key_value_heads", None) or base.num_attention_heads
         size = getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads
-        return AttentionIntegratedLandmark(num_layers=base.num_hidden_layers, num_heads=heads, head_dim=size, **shared)
+        return AttentionIntegratedLandmark(
+            num_layers=base.num_hidden_layers, num_heads=heads, head_dim=size, **shared
+        )
     shared["hidden_size"] = base.hidden_size
     noncausal = config.replication_noncausal_pooling
     if config.landmark_design == "global":
         return LandmarkLoRA(noncausal=noncausal, **shared)
     if config.landmark_design == "per_layer":
         return PerLayerLandmark(
-            num_layers=base.num_hidden_layers, share_landmarks=config.share_landmarks, noncausal=noncausal, **shared
+            num_layers=base.num_hidden_layers,
+            share_landmarks=config.share_landmarks,
+            noncausal=noncausal,
+            **shared,
         )
     shared |= {"num_buckets": config.num_buckets, "max_positions": config.max_positions}
     if config.landmark_bucketing == "fixed":
         return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
-    return LearnableBucketLandmark(temperature=config.temperature, boundary_init=config.boundary_init, **shared)
+    return LearnableBucketLandmark(
+        temperature=config.temperature, boundary_init=config.boundary_init, **shared
+    )
 
 
 @torch.no_grad()
-def position_gates(config: HyLoRADAConfig, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def position_gates(
+    config: HyLoRADAConfig, parameters: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Return the gates of a ``position_adaptive`` adapter as far as they depend on the position alone.
 
     The content's part, which depends on the hidden states, is taken as zero: softmax(W_bucket(p) @ position_gates).
@@ -375,7 +405,9 @@ def position_gates(config: HyLoRADAConfig, parameters: Mapping[str, Tensor]) -> 
     Returns:
         The weights [T, L] of the landmarks at each position, and the bucket [T] that has the largest weight there.
     """
-    own = {n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")}
+    own = {
+        n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")
+    }
     base = PretrainedConfig.from_dict({"hidden_size": own["content_gate"].shape[1]})
     landmark = build_landmark(config, base, seed=0, dtype=own["content_gate"].dtype)
     assert isinstance(landmark, PositionLandmark)

@@ -24,7 +24,9 @@ class LoRA(nn.Module):
         dtype: of both factors.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, r: int, seed: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, *, r: int, seed: int, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         start = torch.empty(r, in_features, dtype=dtype)
         nn.init.orthogonal_(start, generator=stream(seed, "lora_A"))
@@ -82,12 +84,19 @@ class PositionBias(nn.Module):
     edges: Tensor
 
     def __init__(
-        self, num_layers: int, *, max_positions: int, num_buckets: int = 64, dtype: torch.dtype = torch.float32
+        self,
+        num_layers: int,
+        *,
+        max_positions: int,
+        num_buckets: int = 64,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(num_buckets, dtype=dtype))
         self.layer_gates = nn.Parameter(torch.zeros(num_layers, dtype=dtype))
-        self.register_buffer("edges", torch.tensor(fixed_edges(num_buckets, max_positions, "log")), persistent=False)
+        self.register_buffer(
+            "edges", torch.tensor(fixed_edges(num_buckets, max_positions, "log")), persistent=False
+        )
         self.edges_key = (num_buckets, max_positions, "log")
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -95,7 +104,9 @@ class PositionBias(nn.Module):
         return position_factors([self], Positions(positions, 1))[:, 0]
 
 
-def position_factors(modules: Sequence[PositionBias], positions: Positions, seats: Sequence[int] = (0,)) -> Tensor:
+def position_factors(
+    modules: Sequence[PositionBias], positions: Positions, seats: Sequence[int] = (0,)
+) -> Tensor:
     """The factors of S adapters at once.
 
     Args:
@@ -108,7 +119,9 @@ def position_factors(modules: Sequence[PositionBias], positions: Positions, seat
     """
     widest = max(len(m.bias) for m in modules)
     bias = torch.stack([F.pad(m.bias, (0, widest - len(m.bias))) for m in modules])  # [S, buckets]
-    index = torch.stack([positions.hard(k, m.edges, m.edges_key) for k, m in zip(seats, modules, strict=True)])
+    index = torch.stack(
+        [positions.hard(k, m.edges, m.edges_key) for k, m in zip(seats, modules, strict=True)]
+    )
     shift = torch.tanh(bias).gather(1, index.flatten(1)).view(index.shape)  # [S, 1 or b, T]
     gates = torch.sigmoid(torch.stack([m.layer_gates for m in modules], dim=1))  # [num_layers, S]
     return 1 + gates[:, :, None, None] * shift

@@ -25,17 +25,23 @@ class History:
     def __init__(self, cache: DynamicCache, first: int, statistics: int) -> None:
         if not isinstance(cache, DynamicCache) or cache.offloading:
             kind = "an offloaded one" if isinstance(cache, DynamicCache) else type(cache).__name__
-            raise InputError(f"landmarks that pool over the tokens so far need a DynamicCache, got {kind}")
+            raise InputError(
+                f"landmarks that pool over the tokens so far need a DynamicCache, got {kind}"
+            )
         own = [layer for layer in cache.layers[first:] if isinstance(layer, DynamicLayer)]
         if {layer.get_seq_length() for layer in own} not in ({cache.get_seq_length()}, set()) or (
             cache.get_seq_length() and len(own) != statistics
         ):
-            raise InputError("this cache was filled without the adapter's landmarks; start with an empty one")
+            raise InputError(
+                "this cache was filled without the adapter's landmarks; start with an empty one"
+            )
         while len(cache.layers) < first + statistics:
             cache.layers.append(DynamicLayer())
         self._layers: list[DynamicLayer] = cache.layers[first:]  # type: ignore[assignment]
 
-    def go_on(self, index: int, pooled: Tensor, count: Tensor, *, largest: bool) -> tuple[Tensor, Tensor]:
+    def go_on(
+        self, index: int, pooled: Tensor, count: Tensor, *, largest: bool
+    ) -> tuple[Tensor, Tensor]:
         """Join what was pooled before, and keep the result.
 
         Args:
@@ -50,7 +56,10 @@ class History:
         layer = self._layers[index]
         if layer.keys is not None and layer.values is not None:
             before, tokens = layer.keys[:, 0, -1:], layer.values[:, 0, -1:, 0]
-            pooled, count = torch.maximum(before, pooled) if largest else before + pooled, tokens + count
+            pooled, count = (
+                torch.maximum(before, pooled) if largest else before + pooled,
+                tokens + count,
+            )
         layer.update(pooled[:, None], count[:, None, :, None])
         return pooled, count
 
@@ -80,7 +89,9 @@ class Tokens:
         largest, count = self._go_on(index, values.cummax(1).values, x, largest=True)
         return largest if self.mask is None else largest.masked_fill(count[..., None] == 0, 0)
 
-    def _go_on(self, index: int, pooled: Tensor, x: Tensor, *, largest: bool) -> tuple[Tensor, Tensor]:
+    def _go_on(
+        self, index: int, pooled: Tensor, x: Tensor, *, largest: bool
+    ) -> tuple[Tensor, Tensor]:
         if self.mask is None:
             count = torch.arange(1, x.shape[1] + 1, dtype=pooled.dtype, device=x.device)[None]
         else:

@@ -73,7 +73,9 @@ def architecture_of(model_type: str) -> Architecture:
         InputError: the model type isn't supported; adapting it by guess would half-adapt it.
     """
     if model_type not in ARCHITECTURES:
-        raise InputError(f"model type {model_type!r} is not supported; {nearest(model_type, ARCHITECTURES)}")
+        raise InputError(
+            f"model type {model_type!r} is not supported; {nearest(model_type, ARCHITECTURES)}"
+        )
     return ARCHITECTURES[model_type]
 
 
@@ -100,11 +102,15 @@ def linear_modules(base: PreTrainedModel) -> dict[str, Target]:
             if isinstance(module, nn.Linear):
                 found[f"{path}.{name}"] = Target(module.in_features, module.out_features, index)
             elif isinstance(module, Conv1D):  # stores its weight transposed, [d_in, d_out]
-                found[f"{path}.{name}"] = Target(module.weight.shape[0], module.weight.shape[1], index)
+                found[f"{path}.{name}"] = Target(
+                    module.weight.shape[0], module.weight.shape[1], index
+                )
     return found
 
 
-def select_targets(base: PreTrainedModel, target_modules: tuple[str, ...] | None) -> dict[str, Target]:
+def select_targets(
+    base: PreTrainedModel, target_modules: tuple[str, ...] | None
+) -> dict[str, Target]:
     """The modules whose path ends in one of ``target_modules`` (PEFT's rule), or the attention projections.
 
     Raises:
@@ -116,7 +122,9 @@ def select_targets(base: PreTrainedModel, target_modules: tuple[str, ...] | None
     missing = [name for name, paths in matches.items() if not paths]
     if missing:
         known = {path.rsplit(".", 1)[-1] for path in modules}
-        raise InputError([f"target {n!r} matches 0 modules; closest: {_closest(n, known)}" for n in missing])
+        raise InputError(
+            [f"target {n!r} matches 0 modules; closest: {_closest(n, known)}" for n in missing]
+        )
     wanted = {path for paths in matches.values() for path in paths}
     return {path: target for path, target in modules.items() if path in wanted}
 

@@ -10,9 +10,7 @@ _ONE_ADAPTER = "it holds one adapter; use from_pretrained, disable_adapter and m
 _LOADING = "transformers calls it while it loads a base; load the base first"
 _PARALLEL = "parallel plans and sharded saves are not supported"
 _SERVING = "it would run the base without the adapter; use generate"
-_FROZEN_BASE = (
-    "the base is frozen, and new rows would be neither trained nor saved; change the base before you adapt it"
-)
+_FROZEN_BASE = "the base is frozen, and new rows would be neither trained nor saved; change the base before you adapt it"
 _DECODER = "the supported bases are decoders with no encoder and no position table to resize"
 
 # Values and methods of the base that hold for the adapted model as they are.
@@ -93,7 +91,9 @@ REFUSED = dict(
             "dequantize resize_token_embeddings set_decoder set_experts_implementation set_input_embeddings "
             "set_output_embeddings set_use_kernels",
         ),
-        *_each(_DECODER, "get_encoder get_position_embeddings resize_position_embeddings set_encoder"),
+        *_each(
+            _DECODER, "get_encoder get_position_embeddings resize_position_embeddings set_encoder"
+        ),
         ("get_parameter_or_buffer", "use get_parameter or get_buffer"),
         ("named_non_persistent_buffers", "use named_buffers"),
         ("load_custom_generate", "hylorada never runs code that comes with a model"),
@@ -135,7 +135,9 @@ class BaseAttributes(nn.Module):
     @property
     def loss_type(self) -> str:
         """The base's loss, by which Trainer knows that nothing predicts the first label of a row."""
-        return self.base.loss_type or "ForCausalLM"  # what a base without a type, such as GPT-2, falls back to
+        return (
+            self.base.loss_type or "ForCausalLM"
+        )  # what a base without a type, such as GPT-2, falls back to
 
     def get_base_model(self) -> PreTrainedModel:
         """Return the base, which computes without the adapter when it is called directly."""
@@ -158,7 +160,9 @@ class BaseAttributes(nn.Module):
         """Print both numbers in PEFT's words."""
         trainable, total = self.get_nb_trainable_parameters()
         share = 100 * trainable / total
-        print(f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {share:.4f}")
+        print(
+            f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {share:.4f}"
+        )
 
     def _get_name(self) -> str:
         """The base's class, by which Trainer knows that its label smoother must shift labels."""

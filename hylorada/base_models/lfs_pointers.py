@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-_BEGINNINGS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+_BEGINNINGS = (
+    b"version https://git-lfs.github.com/spec/",
+    b"version https://hawser.github.com/spec/",
+)
 
 
 def pointer_problem(path: Path) -> str | None:
@@ -14,4 +17,6 @@ def pointer_problem(path: Path) -> str | None:
         return None
     if not beginning.startswith(_BEGINNINGS):
         return None
-    return f"{path.name} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    return (
+        f"{path.name} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    )

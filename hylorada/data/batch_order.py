@@ -30,7 +30,11 @@ class BatchOrder:
     def _epoch(self, epoch: int) -> npt.NDArray[np.int64]:
         order = self._epochs.get(epoch)
         if order is None:  # seats of several lanes may ask at once
-            order = np.random.default_rng(derive_seed(self.seed, "epoch", epoch)).permutation(self.num_blocks)
-            latest = dict(list(self._epochs.items())[-1:])  # a straddling step needs two epochs, never more
+            order = np.random.default_rng(derive_seed(self.seed, "epoch", epoch)).permutation(
+                self.num_blocks
+            )
+            latest = dict(
+                list(self._epochs.items())[-1:]
+            )  # a straddling step needs two epochs, never more
             self._epochs = {**latest, epoch: order}
         return order

@@ -88,7 +88,9 @@ class Blocks:
 
     def _at(self, places: _Ints) -> "Blocks":
         input_ids = self.input_ids[places]
-        return Blocks(input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids))
+        return Blocks(
+            input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids)
+        )
 
 
 def build_blocks(
@@ -120,7 +122,9 @@ def build_blocks(
     if block_size < 2:
         raise InputError(f"`block_size` must be at least 2, got {block_size}")
     if tokenizer.eos_token_id is None and len(documents) > 1:
-        raise InputError(f"split {split!r}: {len(documents)} documents, but the tokenizer has no end-of-text token")
+        raise InputError(
+            f"split {split!r}: {len(documents)} documents, but the tokenizer has no end-of-text token"
+        )
     if cache_dir is None:
         blocks = _pack(documents, tokenizer, block_size, split)
     else:
@@ -129,7 +133,9 @@ def build_blocks(
     return blocks
 
 
-def _check_ids(blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str, num_embeddings: int | None) -> None:
+def _check_ids(
+    blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str, num_embeddings: int | None
+) -> None:
     """Refuse a token that the base has no embedding for: a forward pass would fail, on a GPU without saying why."""
     largest = int(blocks.input_ids.max())
     if num_embeddings is None or largest < num_embeddings:
@@ -142,7 +148,11 @@ def _check_ids(blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str,
 
 
 def _pack_once(
-    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int, split: str, cache_dir: Path
+    documents: Sequence[str],
+    tokenizer: "PreTrainedTokenizerBase",
+    block_size: int,
+    split: str,
+    cache_dir: Path,
 ) -> Blocks:
     """Read the blocks from the cache, or pack them and put them there."""
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -156,7 +166,9 @@ def _pack_once(
     return blocks
 
 
-def _pack(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int, split: str) -> Blocks:
+def _pack(
+    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int, split: str
+) -> Blocks:
     tokens, sizes = _tokenize(documents, tokenizer)
     num_blocks = len(tokens) // block_size
     if num_blocks == 0:
@@ -168,15 +180,21 @@ def _pack(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_
     return Blocks(input_ids, num_bytes, len(tokens) - kept, _fingerprint(input_ids))
 
 
-def _tokenize(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[_Ints, _Ints]:
+def _tokenize(
+    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[_Ints, _Ints]:
     """Tokens of all documents with separators between them, and the UTF-8 bytes of each."""
     tokens: list[_Ints] = []
     sizes: list[_Ints] = []
     for start in range(0, len(documents), _DOCUMENTS_PER_CALL):
         texts = list(documents[start : start + _DOCUMENTS_PER_CALL])
         # `verbose=False`: a text longer than the model is what blocks are for, no reason to warn.
-        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for text, ids, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        encoded = tokenizer(
+            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        for text, ids, offsets in zip(
+            texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        ):
             if not ids:
                 continue
             if tokens:
@@ -191,7 +209,12 @@ def _tokenize(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase") ->
 def _token_bytes(text: str, offsets: _Ints) -> _Ints:
     """Bytes of each token: how far it moves the furthest end so far; offsets [n, 2] count characters."""
     code_points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    widths = 1 + (code_points >= 0x80).astype(np.int64) + (code_points >= 0x800) + (code_points >= 0x10000)
+    widths = (
+        1
+        + (code_points >= 0x80).astype(np.int64)
+        + (code_points >= 0x800)
+        + (code_points >= 0x10000)
+    )
     byte_at = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(widths)])
     furthest = np.maximum.accumulate(byte_at[offsets[:, 1]])
     # Skipped text counts with the next token; where a tokenizer strips the end, with the last.
@@ -205,7 +228,9 @@ def _fingerprint(input_ids: npt.NDArray[np.int32]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_key(documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int) -> str:
+def _cache_key(
+    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int
+) -> str:
     contents = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls left in the tokenizer; ours resets both.
     contents.pop("truncation", None)
@@ -226,7 +251,10 @@ def _read_cache(path: Path, block_size: int) -> Blocks | None:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             input_ids, num_bytes = stored["input_ids"], stored["num_bytes"]
             dropped, fingerprint = int(stored["dropped_tokens"]), str(stored["fingerprint"])
-        sound = input_ids.shape == (len(num_bytes), block_size) and _fingerprint(input_ids) == fingerprint
+        sound = (
+            input_ids.shape == (len(num_bytes), block_size)
+            and _fingerprint(input_ids) == fingerprint
+        )
     except _DAMAGE:
         sound = False
     if not sound:

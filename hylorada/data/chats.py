@@ -19,14 +19,18 @@ def holds_chats(values: Iterable[Any]) -> bool:
 
 
 def _is_chat(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(m, dict) and _form(m) is not None for m in value)
+    return isinstance(value, list) and all(
+        isinstance(m, dict) and _form(m) is not None for m in value
+    )
 
 
 def _form(message: Mapping[str, Any]) -> tuple[str, str] | None:
     return next((form for form in _FORMS if all(key in message for key in form)), None)
 
 
-def render_chats(chats: Sequence[Any], tokenizer: "PreTrainedTokenizerBase | None", where: str) -> list[str]:
+def render_chats(
+    chats: Sequence[Any], tokenizer: "PreTrainedTokenizerBase | None", where: str
+) -> list[str]:
     """Return each chat as the tokenizer's chat template writes it.
 
     Args:
@@ -42,7 +46,9 @@ def render_chats(chats: Sequence[Any], tokenizer: "PreTrainedTokenizerBase | Non
             f"{where} holds chats, and the tokenizer of the base has no chat template; take a base whose tokenizer "
             "has one, or name a column of text (--text-column)"
         )
-    return [_render(chat, tokenizer, f"{where}, chat {number}") for number, chat in enumerate(chats, 1)]
+    return [
+        _render(chat, tokenizer, f"{where}, chat {number}") for number, chat in enumerate(chats, 1)
+    ]
 
 
 def _render(chat: list[dict[str, Any]], tokenizer: "PreTrainedTokenizerBase", where: str) -> str:

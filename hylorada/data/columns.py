@@ -59,7 +59,9 @@ class Rows:
     source: str = ""
 
 
-def read_texts(table: Table, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> Rows:
+def read_texts(
+    table: Table, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> Rows:
     """Read the text of a table.
 
     Args:
@@ -81,9 +83,13 @@ def read_texts(table: Table, text_column: str | None, tokenizer: "PreTrainedToke
 
 def _named(table: Table, column: str) -> str:
     if column not in table.types:
-        raise InputError(f"text_column {column!r} is not in {table.source!r}; {nearest(column, table.types)}")
+        raise InputError(
+            f"text_column {column!r} is not in {table.source!r}; {nearest(column, table.types)}"
+        )
     if table.types[column] not in _TEXT_TYPES and not holds_chats(table.read(column)):
-        raise InputError(f"text_column {column!r} of {table.source!r} holds {table.types[column]}, not text")
+        raise InputError(
+            f"text_column {column!r} of {table.source!r} holds {table.types[column]}, not text"
+        )
     return column
 
 

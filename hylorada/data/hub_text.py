@@ -35,7 +35,9 @@ def read_hub(
     name, _, config = data.partition(":")
     # To `datasets` these are ways to read whatever lies in the current folder, or in the folder of this name.
     if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or os.path.isdir(name):
-        raise InputError(f"data {data!r}: {name!r} is no data set of the hub; name a folder or a file by its path")
+        raise InputError(
+            f"data {data!r}: {name!r} is no data set of the hub; name a folder or a file by its path"
+        )
     offline = not hub_is_reachable()
     with _quiet_datasets(offline):
         try:
@@ -44,12 +46,17 @@ def read_hub(
             raise InputError(_hub_problem(data, error, offline)) from error
     rows, left_out = rows_by_split(data, found, text_column, tokenizer)
     # The commit stands in the addresses of the downloaded files: hf://datasets/NAME@COMMIT/...
-    commit = re.search(r"@([0-9a-f]{40})/", " ".join(next(iter(found.values())).info.download_checksums or {}))
+    commit = re.search(
+        r"@([0-9a-f]{40})/", " ".join(next(iter(found.values())).info.download_checksums or {})
+    )
     return rows, left_out, commit[1] if commit else None
 
 
 def rows_by_split(
-    data: str, found: Mapping[str, Any], text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+    data: str,
+    found: Mapping[str, Any],
+    text_column: str | None,
+    tokenizer: "PreTrainedTokenizerBase | None",
 ) -> tuple[dict[str, list[Rows]], tuple[str, ...]]:
     """Group what `load_dataset` returns by split; a single one of a foreign name counts as one text (under "").
 
@@ -69,7 +76,10 @@ def rows_by_split(
 
 
 def _table(data: str, rows: Any) -> Table:
-    types = {name: getattr(feature, "dtype", type(feature).__name__.lower()) for name, feature in rows.features.items()}
+    types = {
+        name: getattr(feature, "dtype", type(feature).__name__.lower())
+        for name, feature in rows.features.items()
+    }
     return Table(data, types, lambda column: list(rows[column]))
 
 
@@ -92,10 +102,16 @@ def _quiet_datasets(offline: bool) -> Iterator[None]:
     import datasets
     from huggingface_hub import constants
 
-    before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE, datasets.are_progress_bars_disabled())
+    before = (
+        datasets.config.HF_HUB_OFFLINE,
+        constants.HF_HUB_OFFLINE,
+        datasets.are_progress_bars_disabled(),
+    )
     level = datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs of an error, the error says too
+    datasets.logging.set_verbosity(
+        datasets.logging.CRITICAL
+    )  # what it logs of an error, the error says too
     if offline:
         datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
     try:

@@ -37,7 +37,9 @@ def _parse(line: str, where: str) -> Mapping[str, Any]:
     except json.JSONDecodeError as error:
         raise InputError(f"{where} is no JSON: {error.msg} at column {error.colno}") from error
     except UnicodeEncodeError as error:
-        raise InputError(f"{where} holds {error.object[error.start]!r}, half of a character") from error
+        raise InputError(
+            f"{where} holds {error.object[error.start]!r}, half of a character"
+        ) from error
     except (RecursionError, ValueError) as error:  # the second of a number with thousands of digits
         raise InputError(f"{where} can't be read: {error}") from error
     if not isinstance(row, dict):

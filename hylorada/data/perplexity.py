@@ -53,7 +53,11 @@ class Evaluation:
     @property
     def bits_per_byte(self) -> float:
         """NaN if the text has no bytes (one-token blocks of separators)."""
-        return float(self.block_nll.sum()) / math.log(2) / self.num_bytes if self.num_bytes else math.nan
+        return (
+            float(self.block_nll.sum()) / math.log(2) / self.num_bytes
+            if self.num_bytes
+            else math.nan
+        )
 
     @property
     def ppl_bins(self) -> tuple[float, ...]:
@@ -64,7 +68,9 @@ class Evaluation:
     @property
     def lim_ppl(self) -> float:
         """Mean of the ten bins' PPL, of those that have targets: the published "LIM-PPL"."""
-        return float(np.mean([ppl for ppl, n in zip(self.ppl_bins, self.bin_tokens, strict=True) if n]))
+        return float(
+            np.mean([ppl for ppl, n in zip(self.ppl_bins, self.bin_tokens, strict=True) if n])
+        )
 
     @property
     def ppl_middle(self) -> float:

@@ -15,7 +15,20 @@ SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".txt")
 # Files with these suffixes may hold text, but hylorada does not read them.
 _NOT_READ = frozenset(
     (
-        *(".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar", ".text", ".tgz"),
+        *(
+            ".7z",
+            ".arrow",
+            ".bin",
+            ".feather",
+            ".json",
+            ".ndjson",
+            ".npy",
+            ".orc",
+            ".raw",
+            ".tar",
+            ".text",
+            ".tgz",
+        ),
         *(".tokens", ".xml", ".zip", *COMPRESSIONS),
     )
 )
@@ -67,7 +80,10 @@ def keywords() -> str:
     """Return the clause that lists the words by which a file belongs to a split."""
     from datasets.data_files import SPLIT_KEYWORDS
 
-    listed = (f"{split} ({', '.join(k for k in words if k != str(split))})" for split, words in SPLIT_KEYWORDS.items())
+    listed = (
+        f"{split} ({', '.join(k for k in words if k != str(split))})"
+        for split, words in SPLIT_KEYWORDS.items()
+    )
     return ", ".join(listed)
 
 
@@ -81,7 +97,9 @@ def find_splits(folder: Path) -> Layout:
     """
     relative = sorted(path.relative_to(folder) for path in _walk(folder, frozenset()))
     readable = [path for path in relative if kind_of(path.name)[0] in SUFFIXES]
-    about = [path for path in readable if kind_of(path.name)[0] == ".txt" and _ABOUT.match(path.name)]
+    about = [
+        path for path in readable if kind_of(path.name)[0] == ".txt" and _ABOUT.match(path.name)
+    ]
     readable = [path for path in readable if path not in about]
     if not readable:
         raise InputError(f"data {str(folder)!r}: no files; supported: {supported()}")
@@ -133,10 +151,15 @@ def _problems(labels: Mapping[Path, tuple[str, ...]], not_read: Iterable[Path]) 
     several = [p for p, found in labels.items() if len(found) > 1]
     named = sorted({split for found in labels.values() for split in found if split})
     unnamed = [path for path, found in labels.items() if found == ("",)]
-    problems = [f"{str(p)!r} is named after {' and '.join(labels[p])}; rename it" for p in several[:_MOST_NAMED]]
+    problems = [
+        f"{str(p)!r} is named after {' and '.join(labels[p])}; rename it"
+        for p in several[:_MOST_NAMED]
+    ]
     problems += [
         f"{str(path)!r} is named after {_label(path)[0]!r}, but {path.suffix!r} is not supported; {supported()}"
-        for path in [p for p in not_read if p.suffix.lower() in _NOT_READ and _label(p) != ("",)][:_MOST_NAMED]
+        for path in [p for p in not_read if p.suffix.lower() in _NOT_READ and _label(p) != ("",)][
+            :_MOST_NAMED
+        ]
     ]
     if misspelt := _misspelt(unnamed):
         problems += [
@@ -150,7 +173,9 @@ def _problems(labels: Mapping[Path, tuple[str, ...]], not_read: Iterable[Path]) 
             f"move it away, or name it after one: {keywords()}"
         )
     elif len(others := sorted({m[1] for p in unnamed if (m := _SHARD.match(p.name))})) > 1:
-        problems.append(f"it has the splits {', '.join(map(repr, others))}; must be named after {keywords()}")
+        problems.append(
+            f"it has the splits {', '.join(map(repr, others))}; must be named after {keywords()}"
+        )
     return problems + _twice(labels) + _eval_beside_test(labels)
 
 
@@ -160,7 +185,11 @@ def _twice(paths: Iterable[Path]) -> list[str]:
     for path in paths:
         packed = kind_of(path.name)[1]
         forms.setdefault(path.with_suffix("") if packed else path, []).append(repr(str(path)))
-    return [f"{' and '.join(names)} are the same file; move one away" for names in forms.values() if len(names) > 1]
+    return [
+        f"{' and '.join(names)} are the same file; move one away"
+        for names in forms.values()
+        if len(names) > 1
+    ]
 
 
 def _eval_beside_test(labels: Iterable[Path]) -> list[str]:
@@ -170,7 +199,9 @@ def _eval_beside_test(labels: Iterable[Path]) -> list[str]:
     tests = [path for path, found in words.items() if found & _TESTS and not found & _EVALS]
     if not evals or not tests:
         return []
-    return [f"{str(evals[0])!r} and {str(tests[0])!r} both name the test split; rename one to validation or test"]
+    return [
+        f"{str(evals[0])!r} and {str(tests[0])!r} both name the test split; rename one to validation or test"
+    ]
 
 
 def _misspelt(paths: Iterable[Path]) -> dict[Path, str]:
@@ -183,7 +214,12 @@ def _misspelt(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _words(path: Path) -> list[str]:
-    return [word for part in path.parts for word in re.split("[^a-z]", part.lower().split(".")[0]) if word]
+    return [
+        word
+        for part in path.parts
+        for word in re.split("[^a-z]", part.lower().split(".")[0])
+        if word
+    ]
 
 
 def _nearly(word: str) -> str | None:
@@ -196,7 +232,11 @@ def _nearly(word: str) -> str | None:
         for keyword in known:
             if word.startswith(keyword) and word[len(keyword) :] in _GLUED:
                 return str(split)
-            if len(keyword) >= _SHORTEST_MISSPELT and word[0] == keyword[0] and _is_slip(word, keyword):
+            if (
+                len(keyword) >= _SHORTEST_MISSPELT
+                and word[0] == keyword[0]
+                and _is_slip(word, keyword)
+            ):
                 return str(split)
     return None
 
@@ -205,7 +245,11 @@ def _is_slip(word: str, keyword: str) -> bool:
     """Whether one letter is lost or added, or two neighbours are swapped; another letter makes another word (text)."""
     if len(word) == len(keyword):
         differing = [i for i, (a, b) in enumerate(zip(word, keyword, strict=True)) if a != b]
-        return len(differing) == 2 and sorted(word) == sorted(keyword) and differing[1] - differing[0] == 1
+        return (
+            len(differing) == 2
+            and sorted(word) == sorted(keyword)
+            and differing[1] - differing[0] == 1
+        )
     longer, shorter = sorted((word, keyword), key=len, reverse=True)
     if len(longer) - len(shorter) != 1:
         return False
@@ -216,7 +260,9 @@ def _is_slip(word: str, keyword: str) -> bool:
 def _ends_as(word: str) -> str | None:
     from datasets.data_files import SPLIT_KEYWORDS
 
-    return next((str(s) for s, known in SPLIT_KEYWORDS.items() if word.endswith(tuple(known))), None)
+    return next(
+        (str(s) for s, known in SPLIT_KEYWORDS.items() if word.endswith(tuple(known))), None
+    )
 
 
 def _check_links(folder: Path, files: Mapping[str, Iterable[Path]]) -> None:
@@ -227,7 +273,9 @@ def _check_links(folder: Path, files: Mapping[str, Iterable[Path]]) -> None:
             other, first = seen.setdefault(os.path.realpath(path), (split, path))
             if other != split:
                 names = " and ".join(repr(str(p.relative_to(folder))) for p in (first, path))
-                raise InputError(f"data {str(folder)!r}: {names} are the same file, of splits {other} and {split}")
+                raise InputError(
+                    f"data {str(folder)!r}: {names} are the same file, of splits {other} and {split}"
+                )
 
 
 def _some(paths: list[Path]) -> str:

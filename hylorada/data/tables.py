@@ -23,7 +23,9 @@ _DECOMPRESS = {".bz2": bz2.decompress, ".gz": gzip.decompress, ".xz": lzma.decom
 _BROKEN = (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
 
 
-def read_file(path: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> Rows:
+def read_file(
+    path: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> Rows:
     """Read the rows of a file; one of plain text is a single row.
 
     Args:
@@ -36,7 +38,9 @@ def read_file(path: Path, text_column: str | None, tokenizer: "PreTrainedTokeniz
     """
     suffix, compression = kind_of(path.name)
     if suffix not in SUFFIXES:
-        raise InputError(f"data {str(path)!r}: suffix {path.suffix!r} is not supported; {supported()}")
+        raise InputError(
+            f"data {str(path)!r}: suffix {path.suffix!r} is not supported; {supported()}"
+        )
     if problem := pointer_problem(path):
         raise InputError(f"data {str(path)!r}: {problem}")
     content = _decompressed(path, compression)
@@ -59,9 +63,15 @@ def _decompressed(path: Path, compression: str) -> bytes:
     if not compression:
         return content
     try:
-        return _DECOMPRESS[compression](content) if compression in _DECOMPRESS else _decompress_zst(content)
+        return (
+            _DECOMPRESS[compression](content)
+            if compression in _DECOMPRESS
+            else _decompress_zst(content)
+        )
     except _BROKEN as error:
-        raise InputError(f"data {str(path)!r}: can't be decompressed: {first_line(error)}") from error
+        raise InputError(
+            f"data {str(path)!r}: can't be decompressed: {first_line(error)}"
+        ) from error
 
 
 def _decompress_zst(content: bytes) -> bytes:
@@ -78,7 +88,9 @@ def _decode(path: Path, content: bytes) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"data {str(path)!r}: byte {error.start} is not UTF-8") from error
     if "\0" in text:
-        raise InputError(f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): no text file")
+        raise InputError(
+            f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): no text file"
+        )
     return text
 
 
@@ -90,7 +102,9 @@ def _json_lines(path: Path, text: str) -> Table:
 def _delimited(path: Path, text: str) -> Table:
     names, rows, delimiter = read_delimited(text, str(path))
     columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    types = {name: "numbers" if _are_numbers(cells) else "string" for name, cells in columns.items()}
+    types = {
+        name: "numbers" if _are_numbers(cells) else "string" for name, cells in columns.items()
+    }
     return Table(str(path), types, columns.__getitem__, delimiter)
 
 
@@ -114,11 +128,15 @@ def _parquet(path: Path, content: bytes) -> Table:
             try:
                 values: list[Any] = file.read(columns=[column]).column(column).to_pylist()
             except (*_BROKEN, pa.ArrowException, KeyError) as error:
-                raise InputError(f"data {str(path)!r}: column {column!r} can't be read: {first_line(error)}") from error
+                raise InputError(
+                    f"data {str(path)!r}: column {column!r} can't be read: {first_line(error)}"
+                ) from error
             return values
 
     except (*_BROKEN, pa.ArrowException) as error:
-        raise InputError(f"data {str(path)!r}: can't be read as parquet: {first_line(error)}") from error
+        raise InputError(
+            f"data {str(path)!r}: can't be read as parquet: {first_line(error)}"
+        ) from error
     return Table(str(path), types, read)
 
 
@@ -128,6 +146,10 @@ def _type_name(dtype: Any) -> str:
 
     if pa.types.is_dictionary(dtype):
         return _type_name(dtype.value_type)
-    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+    if (
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_string_view(dtype)
+    ):
         return "string"
     return "list" if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) else str(dtype)

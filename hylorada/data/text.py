@@ -110,11 +110,14 @@ def load_text(
     column, delimiter = _common_column(data, everything)
     separator = decide(everything) if document_separator == "auto" else document_separator
     whole = {
-        name: join((text for rows in parts for text in rows.texts), separator) for name, parts in source.rows.items()
+        name: join((text for rows in parts for text in rows.texts), separator)
+        for name, parts in source.rows.items()
     }
     sources = {name: _origin(parts, separator) for name, parts in source.rows.items()}
     documents, sources = _complete(data, whole, sources, split)
-    if empty := [f"data {data!r}: split {name!r} is empty" for name, texts in documents.items() if not texts]:
+    if empty := [
+        f"data {data!r}: split {name!r} is empty" for name, texts in documents.items() if not texts
+    ]:
         raise InputError(empty)
     return Text(
         data,
@@ -129,10 +132,16 @@ def load_text(
     )
 
 
-def _read_source(data: str, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
+def _read_source(
+    data: str, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> _Source:
     path = Path(os.path.expanduser(data))
-    if text_column is not None and (data == PYDOCS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")):
-        raise InputError(f"text_column {text_column!r}: data {data!r} is plain text and has no columns")
+    if text_column is not None and (
+        data == PYDOCS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")
+    ):
+        raise InputError(
+            f"text_column {text_column!r}: data {data!r} is plain text and has no columns"
+        )
     if data == PYDOCS:
         from pydoc_data.topics import topics
 
@@ -141,7 +150,11 @@ def _read_source(data: str, text_column: str | None, tokenizer: "PreTrainedToken
         return _read_folder(path, text_column, tokenizer)
     if os.path.isfile(path):
         return _Source({"": [replace(read_file(path, text_column, tokenizer), source=path.name)]})
-    if data.startswith((".", "/", "~")) or data.endswith((*SUFFIXES, *COMPRESSIONS)) or not HUB_ID.fullmatch(data):
+    if (
+        data.startswith((".", "/", "~"))
+        or data.endswith((*SUFFIXES, *COMPRESSIONS))
+        or not HUB_ID.fullmatch(data)
+    ):
         raise InputError(f"data {data!r}: {_what_is_there(path)}")
     rows, left_out, revision = read_hub(data, text_column, tokenizer)
     return _Source(rows, revision, left_out)
@@ -163,11 +176,14 @@ def _sibling(path: Path) -> str:
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 
 
-def _read_folder(folder: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None") -> _Source:
+def _read_folder(
+    folder: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
+) -> _Source:
     layout = find_splits(folder)
     rows = {
         split: [
-            replace(read_file(path, text_column, tokenizer), source=str(path.relative_to(folder))) for path in paths
+            replace(read_file(path, text_column, tokenizer), source=str(path.relative_to(folder)))
+            for path in paths
         ]
         for split, paths in layout.files.items()
     }
@@ -189,7 +205,9 @@ def _common_column(data: str, rows: Sequence[Rows]) -> tuple[str | None, str | N
 
 
 def _origin(parts: Sequence[Rows], separator: str) -> SplitSource:
-    blank = sum(not text.strip() for rows in parts for text in rows.texts) if separator == "eos" else 0
+    blank = (
+        sum(not text.strip() for rows in parts for text in rows.texts) if separator == "eos" else 0
+    )
     missing = sum(rows.missing for rows in parts)
     return SplitSource(
         files=tuple(rows.source for rows in parts if rows.source),
@@ -210,17 +228,23 @@ def _complete(
         if split in splits:
             return {split: tuple(splits[split])}, {split: sources[split]}
         there = ", ".join(sorted(splits)) or "no split that is named after one"
-        raise InputError(f"data {data!r}: no train split; it has: {there}; splits are named {keywords()}")
+        raise InputError(
+            f"data {data!r}: no train split; it has: {there}; splits are named {keywords()}"
+        )
     missing = [name for name in SPLITS if name not in splits]
     pieces = dict(zip(["train", *missing], _cut(splits["train"], len(missing)), strict=True))
     origins = {**dict.fromkeys(missing, SplitSource(cut_from="train")), **sources}
-    return {name: tuple({**splits, **pieces}[name]) for name in SPLITS}, {name: origins[name] for name in SPLITS}
+    return {name: tuple({**splits, **pieces}[name]) for name in SPLITS}, {
+        name: origins[name] for name in SPLITS
+    }
 
 
 def _cut(documents: Sequence[str], num_ends: int) -> list[list[str]]:
     """Contiguous pieces: the beginning, then `num_ends` of a tenth of the characters each; nothing lost or twice."""
     total = sum(map(len, documents))
-    inner = [_cut_point(documents, total * (10 - tenths) // 10) for tenths in range(num_ends, 0, -1)]
+    inner = [
+        _cut_point(documents, total * (10 - tenths) // 10) for tenths in range(num_ends, 0, -1)
+    ]
     return [_between(documents, begin, end) for begin, end in pairwise([0, *inner, total])]
 
 
@@ -230,7 +254,10 @@ def _cut_point(documents: Sequence[str], at: int) -> int:
     for document in documents:
         end = start + len(document)
         if start < at < end:
-            blank_left, blank_right = not document[: at - start].strip(), not document[at - start :].strip()
+            blank_left, blank_right = (
+                not document[: at - start].strip(),
+                not document[at - start :].strip(),
+            )
             return start if blank_left else end if blank_right else at
         start = end
     return at

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _CHUNK_NUMBERS = 1 << 23  # logits that a pack holds at once on the CPU: 32 MiB in fp32
-_CHUNK_ROWS = 4096  # on a GPU, where compiled code is fastest for one shape: 0.4 GB for 49,152 tokens in bf16
+_CHUNK_ROWS = (
+    4096  # on a GPU, where compiled code is fastest for one shape: 0.4 GB for 49,152 tokens in bf16
+)
 _ALIGNED = 64  # matrix products of a vocabulary size that is no multiple of 8 run at half speed on a GPU or worse
 
 
@@ -44,28 +46,38 @@ def _nll(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tens
     return -_log_softmax(logits, vocabulary).gather(1, targets[:, None]).squeeze(1), None
 
 
-def _nll_and_slope(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
+def _nll_and_slope(
+    logits: Tensor, targets: Tensor, vocabulary: int
+) -> tuple[Tensor, Tensor | None]:
     """NLL of each row [n] and its gradient [n, V] in the dtype of the logits."""
     log_p = _log_softmax(logits, vocabulary)
     hit = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
-    return -log_p.gather(1, targets[:, None]).squeeze(1), (log_p.exp() - hit.to(log_p.dtype)).to(logits.dtype)
+    return -log_p.gather(1, targets[:, None]).squeeze(1), (log_p.exp() - hit.to(log_p.dtype)).to(
+        logits.dtype
+    )
 
 
-def _nll_and_slope_in_place(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
+def _nll_and_slope_in_place(
+    logits: Tensor, targets: Tensor, vocabulary: int
+) -> tuple[Tensor, Tensor | None]:
     """The same on a CPU, where every further pass over the logits costs more than a layer: the logits are used up."""
     powers = _promoted(logits, vocabulary)
     top, own = powers.amax(-1, keepdim=True), powers.gather(1, targets[:, None])
     total = powers.sub_(top).exp_().sum(-1, keepdim=True)
     nll = (total.log() + top - own).squeeze(1)
     slope = powers.div_(total)
-    return nll, slope.scatter_add_(1, targets[:, None], slope.new_full((len(targets), 1), -1.0)).to(logits.dtype)
+    return nll, slope.scatter_add_(1, targets[:, None], slope.new_full((len(targets), 1), -1.0)).to(
+        logits.dtype
+    )
 
 
 def _promoted(logits: Tensor, vocabulary: int) -> Tensor:
     """In fp32 or better, with what is padding at -inf."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if vocabulary < logits.shape[-1]:  # the rest is padding
-        logits = logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) >= vocabulary, -torch.inf)
+        logits = logits.masked_fill(
+            torch.arange(logits.shape[-1], device=logits.device) >= vocabulary, -torch.inf
+        )
     return logits
 
 

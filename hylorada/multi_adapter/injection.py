@@ -59,10 +59,14 @@ class LowRank:
         low = torch.bmm(x, self.lora_A.view(seats, rank, d_in).mT)  # [K, b * T, r]
         low = (low.view(seats, rows, length, rank) * self.gain).view(seats, rows * length, rank)
         delta = torch.bmm(low, self.lora_B.view(seats, d_out, rank).mT)
-        updated = output + delta.view(output.shape)  # compiled, it joins what comes next; a baddbmm would copy first
+        updated = output + delta.view(
+            output.shape
+        )  # compiled, it joins what comes next; a baddbmm would copy first
         if self.excess is None:
             return updated
-        scaled = (updated if bias is None else updated - bias).view(delta.shape) * self.excess[:, None]
+        scaled = (updated if bias is None else updated - bias).view(delta.shape) * self.excess[
+            :, None
+        ]
         return updated + scaled.view(output.shape)
 
 
@@ -75,7 +79,12 @@ class Slot:
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
         """Tensors and their dimensions that differ from pack to pack."""
-        return [pair for part in (self.update, self.landmarks) if part is not None for pair in part.dynamic()]
+        return [
+            pair
+            for part in (self.update, self.landmarks)
+            if part is not None
+            for pair in part.dynamic()
+        ]
 
     def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.update is not None:
@@ -99,7 +108,10 @@ class _SlottedConv1D(Conv1D):
         return output if self.slot is None else self.slot.add_to(output, x, self.bias)
 
 
-_SLOTTED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _SlottedLinear, Conv1D: _SlottedConv1D}
+_SLOTTED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _SlottedLinear,
+    Conv1D: _SlottedConv1D,
+}
 _PLAIN = {slotted: plain for plain, slotted in _SLOTTED.items()}
 
 

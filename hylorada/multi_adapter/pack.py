@@ -16,12 +16,24 @@ from transformers import PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter, check_base
 from hylorada.adapters.attention import attention_with_landmarks, check_attention, fill_attention
-from hylorada.adapters.batched_landmarks import HeadMix, LandmarkT, head_mixes, layer_mixes, mix_at_norm
+from hylorada.adapters.batched_landmarks import (
+    HeadMix,
+    LandmarkT,
+    head_mixes,
+    layer_mixes,
+    mix_at_norm,
+)
 from hylorada.adapters.buckets import Positions
 from hylorada.adapters.landmarks import AttentionIntegratedLandmark, NormLandmark, PerLayerLandmark
 from hylorada.adapters.lora import position_factors, updated_norms, weight_of
 from hylorada.adapters.running_pools import History, Tokens
-from hylorada.base_models.architectures import Target, architecture_of, decoder_layers, head_of, linear_modules
+from hylorada.base_models.architectures import (
+    Target,
+    architecture_of,
+    decoder_layers,
+    head_of,
+    linear_modules,
+)
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
 from hylorada.runtime.devices import column, to_device
@@ -33,7 +45,12 @@ class _Pass:
     """One forward of K adapters: what the slots and hooks compute with."""
 
     def __init__(
-        self, adapters: Sequence[Adapter], positions: Tensor, rows: int | None, tokens: Tokens, base: PreTrainedModel
+        self,
+        adapters: Sequence[Adapter],
+        positions: Tensor,
+        rows: int | None,
+        tokens: Tokens,
+        base: PreTrainedModel,
     ) -> None:
         ranks = {a.config.r for a in adapters}
         if len(ranks) > 1:
@@ -84,12 +101,18 @@ class _Pass:
         for path, target in targets.items():
             masks = _Masks(self.adapters) if self.dropout else None
             excess = self._excess(path)
-            updates[path] = LowRank(next(pieces), next(pieces), gains[target.layer], self.rows, masks, excess)
+            updates[path] = LowRank(
+                next(pieces), next(pieces), gains[target.layer], self.rows, masks, excess
+            )
         return updates
 
     def _excess(self, path: str) -> Tensor | None:
         """DoRA's factors of one module less 1, [K, d_out]."""
-        found = [(k, a, m) for k, a in enumerate(self.adapters) if (m := a.magnitude_at(path)) is not None]
+        found = [
+            (k, a, m)
+            for k, a in enumerate(self.adapters)
+            if (m := a.magnitude_at(path)) is not None
+        ]
         if not found:
             return None
         seats, adapters, magnitudes = zip(*found, strict=True)
@@ -99,7 +122,9 @@ class _Pass:
             weight_of(self.base.get_submodule(path)).to(magnitude.dtype),
             torch.stack([u.lora_A for u in updates]),
             torch.stack([u.lora_B for u in updates]),
-            column(tuple((a.config.scaling,) for a in adapters), magnitude.dtype, magnitude.device)[0],
+            column(tuple((a.config.scaling,) for a in adapters), magnitude.dtype, magnitude.device)[
+                0
+            ],
         )
         factors = magnitude / norms
         if len(seats) < len(self.adapters):
@@ -125,16 +150,22 @@ class _Pass:
                 sizes = [sum(self._sizes(t)) for t in adapter.targets.values()]
                 own = dict(zip(adapter.targets, vector.split(sizes), strict=True))
                 absent = (vector.new_zeros(sum(self._sizes(t))) for t in targets.values())
-                vector = torch.cat([own.get(path, zeros) for path, zeros in zip(targets, absent, strict=True)])
+                vector = torch.cat(
+                    [own.get(path, zeros) for path, zeros in zip(targets, absent, strict=True)]
+                )
             vectors.append(vector)
         return torch.stack(vectors).to(self.dtype)
 
     def _gains(self) -> Sequence[Tensor]:
         """By layer what multiplies the low-rank activations: scaling times position bias, [K, 1 or b, 1 or T, 1]."""
         like = self.adapters[0].lora_vector()
-        scaling = column(tuple((a.config.scaling,) for a in self.adapters), like.dtype, like.device)[0]
+        scaling = column(
+            tuple((a.config.scaling,) for a in self.adapters), like.dtype, like.device
+        )[0]
         gains = scaling[None, :, None, None]
-        biased = [(k, a.position_bias) for k, a in enumerate(self.adapters) if a.position_bias is not None]
+        biased = [
+            (k, a.position_bias) for k, a in enumerate(self.adapters) if a.position_bias is not None
+        ]
         if biased:
             seats, modules = zip(*biased, strict=True)
             factors = position_factors(modules, self.positions, seats)
@@ -208,7 +239,9 @@ class Pack:
         for module in self._linear.values():
             open_slot(module)
         self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
-        self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(self._add_landmarks)
+        self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(
+            self._add_landmarks
+        )
         self.compile_backend = compile_backend
         self._uncompiled = False
         self._mark: Callable[[Slot | HeadMix], None] | None = None
@@ -273,7 +306,9 @@ class Pack:
         """
         seats, rows, length = input_ids.shape
         flat = input_ids.reshape(seats * rows, length)
-        with self.filled(self.prepare(adapters, torch.arange(length, device=flat.device)[None], rows)):
+        with self.filled(
+            self.prepare(adapters, torch.arange(length, device=flat.device)[None], rows)
+        ):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
         nll = head_nll(hidden[:, :-1], self._head, flat[:, 1:])
         return nll.view(seats, rows, length - 1)
@@ -314,9 +349,14 @@ class Pack:
     def filled(self, prepared: Prepared) -> Iterator[None]:
         """Within it the base computes with what was prepared; may be entered again for a second forward."""
         before, self._pass = self._pass, prepared.now
-        filled = {path: fill_slot(module, prepared.slots.get(path)) for path, module in self._linear.items()}
+        filled = {
+            path: fill_slot(module, prepared.slots.get(path))
+            for path, module in self._linear.items()
+        }
         mixes: Sequence[HeadMix | None] = prepared.heads or [None] * len(self._attentions)
-        mixed = [fill_attention(module, mix) for module, mix in zip(self._attentions, mixes, strict=True)]
+        mixed = [
+            fill_attention(module, mix) for module, mix in zip(self._attentions, mixes, strict=True)
+        ]
         try:
             with attention_with_landmarks(self.base) if prepared.heads else nullcontext():
                 yield
@@ -327,11 +367,15 @@ class Pack:
             for module, mix in zip(self._attentions, mixed, strict=True):
                 fill_attention(module, mix)
 
-    def _add_landmarks(self, _norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+    def _add_landmarks(
+        self, _norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor | None:
         """The final norm's hook; a bound method, for a copied base must call the pack that was copied with it."""
         return None if self._pass is None else self._pass.add_landmarks(output)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.compile_backend is not None:
-            raise RuntimeError("a base with compiled layers can't be copied: the copy would run the original's layers")
+            raise RuntimeError(
+                "a base with compiled layers can't be copied: the copy would run the original's layers"
+            )
         return vars(self)

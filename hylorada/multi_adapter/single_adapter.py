@@ -37,7 +37,9 @@ class Calls:
         self.checkpoints = False
         self._running: Prepared | None = None
 
-    def run(self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, cache: Any) -> Any:
+    def run(
+        self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, cache: Any
+    ) -> Any:
         """Call the base or its body with the adapter in it.
 
         Args:
@@ -66,14 +68,19 @@ class Calls:
     def pools(self, *, noncausal: bool) -> bool:
         """Whether landmarks that pool over many tokens are at work, of the causal kind or the other."""
         landmark = self.adapter.landmark if self.enabled else None
-        return isinstance(landmark, LandmarkLoRA | PerLayerLandmark) and landmark.noncausal == noncausal
+        return (
+            isinstance(landmark, LandmarkLoRA | PerLayerLandmark)
+            and landmark.noncausal == noncausal
+        )
 
     def _pool_with_cache(self, call: dict[str, Any], use_cache: bool | None) -> bool | None:
         """Whether to return a cache; it must be there before the base makes it where landmarks keep theirs in it."""
         name = self._cache_name()
         if self.pools(noncausal=True):
             if use_cache or call.get(name) is not None:
-                raise InputError("replication_noncausal_pooling can't go on from a cache; pass use_cache=False")
+                raise InputError(
+                    "replication_noncausal_pooling can't go on from a cache; pass use_cache=False"
+                )
             return False
         wanted = self.base.config.use_cache if use_cache is None else use_cache
         if wanted and call.get(name) is None and self.pools(noncausal=False):
@@ -86,12 +93,16 @@ class Calls:
         pools = self.pools(noncausal=False) or self.pools(noncausal=True)
         plain = isinstance(mask, Tensor) and mask.ndim == 2
         if pools and mask is not None and not plain:
-            raise InputError("landmarks that pool over the tokens so far need an attention_mask [b, T], 0 at pads")
+            raise InputError(
+                "landmarks that pool over the tokens so far need an attention_mask [b, T], 0 at pads"
+            )
         pads = mask[:, -positions.shape[1] :] if isinstance(mask, Tensor) and plain else None
         cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
         history = None
         if cache is not None and self.pools(noncausal=False):
-            history = History(cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1)
+            history = History(
+                cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1
+            )
         return self.pack.prepare(self.adapters(), positions, mask=pads, history=history)
 
     @contextmanager
@@ -131,9 +142,13 @@ class Calls:
         given: Tensor | None = call.get("position_ids")
         if given is not None:
             return given
-        tokens: Tensor | None = call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
+        tokens: Tensor | None = (
+            call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
+        )
         if tokens is None:
-            raise InputError("there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]")
+            raise InputError(
+                "there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]"
+            )
         length = tokens.shape[1]
         mask = call.get("attention_mask")  # for some caches a dictionary of masks
         if isinstance(mask, Tensor) and mask.ndim == 2:
@@ -145,7 +160,11 @@ class Calls:
 
     def _cache_name(self) -> str:
         """What the base calls its key/value cache: ``cache`` in newer transformers."""
-        return "cache" if "cache" in inspect.signature(self.base.forward).parameters else "past_key_values"
+        return (
+            "cache"
+            if "cache" in inspect.signature(self.base.forward).parameters
+            else "past_key_values"
+        )
 
     def enable_checkpoints(self, given: Mapping[str, Any] | None, where: Mapping[str, Any]) -> None:
         """Turn on the base's own non-reentrant checkpoints.
@@ -159,7 +178,9 @@ class Calls:
         """
         options = dict(given or {})
         if options.pop("use_reentrant", False) or "context_fn" in options:
-            raise InputError("checkpoints of a frozen base must have use_reentrant=False and a context_fn of their own")
+            raise InputError(
+                "checkpoints of a frozen base must have use_reentrant=False and a context_fn of their own"
+            )
         options |= {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
         if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
             self.base.activation_checkpointing_enable(options, **where)
@@ -193,7 +214,9 @@ class Calls:
             for layer in layers:
                 layer.training = False
 
-    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    def _checkpoint_contexts(
+        self,
+    ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
         assert self._running is not None
         return nullcontext(), _Again(self.pack, self._running)
@@ -204,7 +227,9 @@ class _Again:
 
     def __init__(self, pack: Pack, prepared: Prepared) -> None:
         self._pack, self._prepared = pack, prepared
-        self._streams = [(a.dropout_stream, a.dropout_stream.get_state()) for a in prepared.adapters]
+        self._streams = [
+            (a.dropout_stream, a.dropout_stream.get_state()) for a in prepared.adapters
+        ]
 
     def __enter__(self) -> None:
         self._stack = ExitStack()
@@ -214,7 +239,10 @@ class _Again:
         self._stack.enter_context(self._pack.filled(self._prepared))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
@@ -245,7 +273,12 @@ class AdaptedBody:
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        call = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids, **kwargs}
+        call = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            **kwargs,
+        }
         return self._run(self._body, call, use_cache, past_key_values)
 
     def __getattr__(self, name: str) -> Any:

@@ -10,11 +10,17 @@ from torch import Tensor
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor of ``values`` on a device, without waiting for the device."""
     tensor = torch.as_tensor(values, dtype=dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return (
+        tensor.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else tensor.to(device)
+    )
 
 
 @lru_cache(64)
-def column(constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def column(
+    constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Constants of S seats as a tensor [C, S], kept for the next steps."""
     with torch.inference_mode(False):  # what is kept must serve training too
         return to_device(constants, device, dtype).T.contiguous()

@@ -23,7 +23,9 @@ def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
         InputError: the base is merged already, or what :func:`merged_weights` finds; the base is left as it was.
     """
     if "merged" in vars(base):  # weights given back in another order would be those of neither
-        raise InputError("the base is merged already, with the adapter of another model; unmerge that one first")
+        raise InputError(
+            "the base is merged already, with the adapter of another model; unmerge that one first"
+        )
     folded = merged_weights(base, adapter)
     originals = {path: base.get_parameter(f"{path}.weight").detach().clone() for path in folded}
     _overwrite(base, folded)

@@ -43,7 +43,14 @@ PEFT_CONFIG = "adapter_config.json"
 PEFT_TENSORS = "adapter_model.safetensors"
 OTHER_TENSORS = "hylorada_model.safetensors"
 
-_FIELDS = {"format": str, "config": dict, "seed": int, "base": dict, "untrained": bool, "sha256": dict}
+_FIELDS = {
+    "format": str,
+    "config": dict,
+    "seed": int,
+    "base": dict,
+    "untrained": bool,
+    "sha256": dict,
+}
 _LORA_NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # ours: PEFT's
 
 
@@ -126,7 +133,9 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
             for key, parameter in tensors.items():
                 parameter.copy_(found[name][key])
     if adapter.update_is_zero() and not values["untrained"]:
-        raise InputError(f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training")
+        raise InputError(
+            f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training"
+        )
     _check_digests(folder, values["sha256"])
     return adapter
 
@@ -146,9 +155,13 @@ def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         kind, _, rest = name.partition(".")
         if kind == "lora":
             path, field = rest.rsplit(".", 1)
-            lora[f"base_model.model.{path.replace('/', '.')}.{_LORA_NAMES[field]}"] = parameter.detach()
+            lora[f"base_model.model.{path.replace('/', '.')}.{_LORA_NAMES[field]}"] = (
+                parameter.detach()
+            )
         elif kind == "magnitudes":
-            lora[f"base_model.model.{rest.replace('/', '.')}.lora_magnitude_vector"] = parameter.detach()
+            lora[f"base_model.model.{rest.replace('/', '.')}.lora_magnitude_vector"] = (
+                parameter.detach()
+            )
         else:
             other[name] = parameter.detach()
     return lora, other
@@ -177,7 +190,9 @@ def _base_reference(base: PreTrainedModel, folder: Path) -> dict[str, str | None
     """By which PEFT finds the base; a path is relative to the adapter's folder."""
     return {
         "base_model_name_or_path": _portable_base(base, folder),
-        "revision": getattr(base.config, "_commit_hash", None),  # where load_base took it from the hub
+        "revision": getattr(
+            base.config, "_commit_hash", None
+        ),  # where load_base took it from the hub
     }
 
 
@@ -197,7 +212,9 @@ def _is_transposed(base: PreTrainedModel, targets: Mapping[str, Target]) -> bool
 
 
 def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({n: t.cpu().contiguous() for n, t in tensors.items()}, metadata={"format": "pt"})
+    return safetensors.torch.save(
+        {n: t.cpu().contiguous() for n, t in tensors.items()}, metadata={"format": "pt"}
+    )
 
 
 def _json(values: Mapping[str, Any]) -> bytes:
@@ -221,7 +238,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"adapter {str(folder)!r}: no such folder")
     if hint := _checkpoints_in(folder):
         raise InputError(f"adapter {str(folder)!r}: no file {CONFIG}; {hint}")
-    if missing := [n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()]:
+    if missing := [
+        n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()
+    ]:
         raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
     paths = [folder / name for name in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS)]
     if pointers := [problem for path in paths if (problem := pointer_problem(path))]:
@@ -255,6 +274,8 @@ def _check_digests(folder: Path, digests: Mapping[str, Any]) -> None:
     problems = []
     for name in (PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS):
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digests.get(name):
-            problems.append(f"{folder / name} is not the file that {CONFIG} was saved with; save the adapter again")
+            problems.append(
+                f"{folder / name} is not the file that {CONFIG} was saved with; save the adapter again"
+            )
     if problems:
         raise InputError(problems)

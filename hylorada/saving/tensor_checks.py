@@ -62,7 +62,9 @@ def read_fields(path: Path, values: dict[str, Any], fields: Mapping[str, type]) 
     problems = [f"{path}: unexpected field {name!r}" for name in values.keys() - fields.keys()]
     for name, kind in fields.items():
         if type(values.get(name)) is not kind:
-            problems.append(f"{path}: {name} must be of type {kind.__name__}, got {values.get(name)!r}")
+            problems.append(
+                f"{path}: {name} must be of type {kind.__name__}, got {values.get(name)!r}"
+            )
     if problems:
         raise InputError(sorted(problems))
     return values
@@ -88,19 +90,30 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} is damaged: {error}") from error
 
 
-def tensor_problems(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+def tensor_problems(
+    path: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> list[str]:
     """List the tensors that are missing, unexpected, of another shape or dtype, or non-finite."""
     problems = [f"{path}: tensor {name!r} is missing" for name in expected.keys() - found.keys()]
-    problems += [f"{path}: tensor {name!r} is unexpected" for name in found.keys() - expected.keys()]
+    problems += [
+        f"{path}: tensor {name!r} is unexpected" for name in found.keys() - expected.keys()
+    ]
     for name in expected.keys() & found.keys():
         if found[name].shape != expected[name].shape:
             shapes = f"{list(found[name].shape)}, must be {list(expected[name].shape)}"
             problems.append(f"{path}: tensor {name!r} has shape {shapes}")
         elif found[name].dtype not in _DTYPES:
-            problems.append(f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64")
+            problems.append(
+                f"{path}: tensor {name!r} is {found[name].dtype}, must be float32 or float64"
+            )
         elif not found[name].to(expected[name].dtype).isfinite().all():
-            problems.append(f"{path}: tensor {name!r} has numbers that are not finite in {expected[name].dtype}")
+            problems.append(
+                f"{path}: tensor {name!r} has numbers that are not finite in {expected[name].dtype}"
+            )
     problems.sort()
     if len(problems) > _SHOWN:
-        problems = [*problems[:_SHOWN], f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named"]
+        problems = [
+            *problems[:_SHOWN],
+            f"{path}: {len(problems)} tensors don't fit, the first {_SHOWN} are named",
+        ]
     return problems

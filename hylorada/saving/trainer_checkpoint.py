@@ -35,7 +35,12 @@ _FIELDS = {"format": str, "config": dict, "seed": int, "base": dict}
 
 def describe(adapter: Adapter, base: PreTrainedModel) -> Tensor:
     """Return what it takes to make the adapter again, less its parameters."""
-    values = {"format": FORMAT, "config": adapter.config.to_dict(), "seed": adapter.seed, "base": shape_of(base)}
+    values = {
+        "format": FORMAT,
+        "config": adapter.config.to_dict(),
+        "seed": adapter.seed,
+        "base": shape_of(base),
+    }
     return torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
 
 
@@ -60,7 +65,9 @@ def load_checkpoint(base: PreTrainedModel, folder: Path) -> Adapter:
     if problems := base_problems(folder, values["base"], base):
         raise InputError(problems)
     adapter = Adapter(base, config, seed=values["seed"])
-    expected = {_PREFIX + name: parameter.detach() for name, parameter in adapter.named_parameters()}
+    expected = {
+        _PREFIX + name: parameter.detach() for name, parameter in adapter.named_parameters()
+    }
     found = {name: tensor for name, tensor in state.items() if name not in (DESCRIPTION, _DROPOUT)}
     if problems := tensor_problems(path, expected, found):
         raise InputError(problems)

@@ -34,7 +34,9 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
+    )
 
 
 def build_model(vocab_size: int, max_positions: int) -> LlamaForCausalLM:
@@ -54,7 +56,9 @@ def build_model(vocab_size: int, max_positions: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def random_crops(stream: Tensor, batch_size: int, length: int, generator: torch.Generator) -> Iterator[Tensor]:
+def random_crops(
+    stream: Tensor, batch_size: int, length: int, generator: torch.Generator
+) -> Iterator[Tensor]:
     """Endless ``[batch_size, length]`` batches of crops at uniform offsets of one token stream."""
     while True:
         starts = torch.randint(len(stream) - length, (batch_size,), generator=generator)
@@ -66,7 +70,9 @@ def held_out_nll(model: LlamaForCausalLM, stream: Tensor, length: int) -> float:
     """Mean NLL in nats a predicted token over disjoint blocks of ``length`` tokens."""
     blocks = stream[: len(stream) // length * length].view(-1, length)
     model.eval()
-    losses: list[float] = [model(input_ids=b, labels=b).loss.item() * len(b) for b in blocks.split(16)]
+    losses: list[float] = [
+        model(input_ids=b, labels=b).loss.item() * len(b) for b in blocks.split(16)
+    ]
     model.train()
     return sum(losses) / len(blocks)
 
@@ -85,10 +91,16 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 200) -> floa
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
 
 
-def pretrain(model: LlamaForCausalLM, train: Tensor, held_out: Tensor, args: argparse.Namespace) -> None:
+def pretrain(
+    model: LlamaForCausalLM, train: Tensor, held_out: Tensor, args: argparse.Namespace
+) -> None:
     """AdamW over ``args.steps`` random crops, with progress on standard output."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    batches = random_crops(train, args.batch_size, args.block_size, torch.Generator().manual_seed(args.seed))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    batches = random_crops(
+        train, args.batch_size, args.block_size, torch.Generator().manual_seed(args.seed)
+    )
     began = time.monotonic()
     for step in range(args.steps):
         for group in optimizer.param_groups:
@@ -103,7 +115,8 @@ def pretrain(model: LlamaForCausalLM, train: Tensor, held_out: Tensor, args: arg
             nll = held_out_nll(model, held_out[: 64 * args.block_size], args.block_size)
             rate = (step + 1) * args.batch_size * args.block_size / (time.monotonic() - began)
             print(
-                f"step {step} train {loss.item():.3f} held-out PPL {math.exp(nll):.1f} {rate:.0f} tokens/s", flush=True
+                f"step {step} train {loss.item():.3f} held-out PPL {math.exp(nll):.1f} {rate:.0f} tokens/s",
+                flush=True,
             )
 
 
@@ -136,15 +149,29 @@ copyright; the WikiText part is CC BY-SA (Merity et al. 2016).
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", nargs="+", type=Path, required=True, metavar="FILE", help="training text files")
-    parser.add_argument("--held-out", nargs="+", type=Path, required=True, metavar="FILE", help="unseen text files")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--train", nargs="+", type=Path, required=True, metavar="FILE", help="training text files"
+    )
+    parser.add_argument(
+        "--held-out", nargs="+", type=Path, required=True, metavar="FILE", help="unseen text files"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--vocab-size", type=int, default=3072, help="default: %(default)s")
-    parser.add_argument("--block-size", type=int, default=512, help="tokens a block; default: %(default)s")
-    parser.add_argument("--batch-size", type=int, default=4, help="blocks a step; default: %(default)s")
-    parser.add_argument("--steps", type=int, default=4000, help="optimizer steps; default: %(default)s")
-    parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate; default: %(default)s")
+    parser.add_argument(
+        "--block-size", type=int, default=512, help="tokens a block; default: %(default)s"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=4, help="blocks a step; default: %(default)s"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=4000, help="optimizer steps; default: %(default)s"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=3e-3, help="peak learning rate; default: %(default)s"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     return parser.parse_args()
 
@@ -156,7 +183,9 @@ def main() -> None:
     texts = [p.read_text(encoding="utf-8") for p in args.train]
     unseen = [p.read_text(encoding="utf-8") for p in args.held_out]
     tokenizer = train_tokenizer(texts, args.vocab_size)
-    train, held_out = (torch.tensor(tokenizer(END_OF_TEXT.join(t))["input_ids"]) for t in (texts, unseen))
+    train, held_out = (
+        torch.tensor(tokenizer(END_OF_TEXT.join(t))["input_ids"]) for t in (texts, unseen)
+    )
     print(f"{len(train)} training tokens, {len(held_out)} held-out tokens", flush=True)
     model = build_model(args.vocab_size, args.block_size)
     began = time.monotonic()
@@ -185,7 +214,9 @@ def main() -> None:
         + " --output hylorada/tiny",
     }
     (args.output / "README.md").write_text(model_card(facts), encoding="utf-8")
-    print(json.dumps({k: v for k, v in facts.items() if isinstance(v, int | float | str)}, indent=1))
+    print(
+        json.dumps({k: v for k, v in facts.items() if isinstance(v, int | float | str)}, indent=1)
+    )
 
 
 if __name__ == "__main__":

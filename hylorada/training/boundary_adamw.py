@@ -68,10 +68,14 @@ def _plain_step(optimizer: torch.optim.AdamW) -> None:
 def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> BoundaryAdamW:
     """See :meth:`HyLoRADAModel.create_optimizer`."""
     if not isinstance(training, TrainingConfig | TrainingArguments):
-        raise InputError(f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}")
+        raise InputError(
+            f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}"
+        )
     adapter.refuse_if_seated()
     if not any(parameter.requires_grad for parameter in adapter.parameters()):
-        raise InputError("the adapter is frozen; load it with from_pretrained(..., is_trainable=True)")
+        raise InputError(
+            "the adapter is frozen; load it with from_pretrained(..., is_trainable=True)"
+        )
     groups = adapter.optimizer_groups(training.weight_decay)
     for group in groups:
         group["lr"] = training.learning_rate * group["lr_scale"]
@@ -130,7 +134,9 @@ def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) ->
     if labels is None:
         raise InputError(_LEFT_OUT)
     if items is not None:
-        predicted = call["shift_labels"] if call.get("shift_labels") is not None else labels[..., 1:]
+        predicted = (
+            call["shift_labels"] if call.get("shift_labels") is not None else labels[..., 1:]
+        )
         penalty = penalty * (predicted != -100).sum() / items
     if isinstance(output, tuple):
         return (output[0] + penalty, *output[1:])

@@ -40,11 +40,21 @@ def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
         path: of the file; its folder must exist.
         extra: JSON values kept beside the tensors.
     """
-    tensors = {f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone() for g in seat.groups for v in _VECTORS}
+    tensors = {
+        f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone()
+        for g in seat.groups
+        for v in _VECTORS
+    }
     tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
     tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
-    texts = {"step": str(seat.step), "extra": json.dumps(extra), "layout": json.dumps(_layout(seat))}
-    content = save(tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts})
+    texts = {
+        "step": str(seat.step),
+        "extra": json.dumps(extra),
+        "layout": json.dumps(_layout(seat)),
+    }
+    content = save(
+        tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts}
+    )
     replace_file(path, content)
 
 
@@ -61,10 +71,19 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
     """
     metadata, tensors = _read(path)
     _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
-    vectors = {f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")}
+    vectors = {
+        f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")
+    }
     stream = tensors.get("dropout_stream", seat.adapter.dropout_stream.get_state())
-    vectors["dropout_stream"] = torch.empty(stream.shape, dtype=torch.uint8)  # its size depends on the kind of device
-    _compare(path, "tensors", {n: _shape(t) for n, t in tensors.items()}, {n: _shape(t) for n, t in vectors.items()})
+    vectors["dropout_stream"] = torch.empty(
+        stream.shape, dtype=torch.uint8
+    )  # its size depends on the kind of device
+    _compare(
+        path,
+        "tensors",
+        {n: _shape(t) for n, t in tensors.items()},
+        {n: _shape(t) for n, t in vectors.items()},
+    )
     seat.adapter.set_dropout_stream(tensors.pop("dropout_stream"))
     with torch.no_grad():
         for name, value in tensors.items():
@@ -98,7 +117,9 @@ def read_parameters(path: Path) -> dict[str, Tensor]:
 def _compare(path: Path, what: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
     if found != expected:
         wrong = sorted(n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n))
-        raise InputError(f"{path} doesn't fit the adapter: {len(wrong)} {what} differ, first {wrong[:10]}")
+        raise InputError(
+            f"{path} doesn't fit the adapter: {len(wrong)} {what} differ, first {wrong[:10]}"
+        )
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -110,8 +131,13 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise UnreadableCheckpoint(f"{path} is damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
         found = metadata.get("format")
-        raise UnreadableCheckpoint(f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}")
-    if not {"crc32", *_TEXTS} <= metadata.keys() or _checksum(tensors, metadata) != metadata["crc32"]:
+        raise UnreadableCheckpoint(
+            f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}"
+        )
+    if (
+        not {"crc32", *_TEXTS} <= metadata.keys()
+        or _checksum(tensors, metadata) != metadata["crc32"]
+    ):
         raise UnreadableCheckpoint(f"{path} is damaged: its checksum differs")
     return metadata, tensors
 

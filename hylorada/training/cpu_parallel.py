@@ -54,7 +54,9 @@ class Lanes:
         >>> losses = read_step(lanes.start_step(seats, input_ids))     # doctest: +SKIP
     """
 
-    def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None, cores: int | None = None) -> None:
+    def __init__(
+        self, base: PreTrainedModel, *, compile_backend: str | None = None, cores: int | None = None
+    ) -> None:
         self.base = base
         self._cores = cores or available_cores()
         count = 1 if base.device.type != "cpu" else min(self._cores, _MOST)
@@ -64,7 +66,9 @@ class Lanes:
         self._share = 0
         self._threads = ThreadPoolExecutor()
 
-    def start_step(self, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> list[StartedStep[Name]]:
+    def start_step(
+        self, seats: Mapping[Name, Seat], input_ids: TokenBlocks
+    ) -> list[StartedStep[Name]]:
         """As :func:`start_step` on one pack; each lane takes some of the seats."""
 
         def start(pack: Pack, names: Sequence[Name]) -> list[StartedStep[Name]]:
@@ -87,7 +91,9 @@ class Lanes:
         for pack in self.packs:
             pack.max_seats = limit
 
-    def _share_out(self, work: Callable[[Pack, Sequence[Item]], Result], items: Sequence[Item]) -> list[Result]:
+    def _share_out(
+        self, work: Callable[[Pack, Sequence[Item]], Result], items: Sequence[Item]
+    ) -> list[Result]:
         """The results of ``work`` on as many parts of ``items`` as there are lanes and items, in their order.
 
         Raises:
@@ -97,9 +103,14 @@ class Lanes:
             return [work(self.packs[0], items)]
         parts = _parts(items, min(len(self.packs), max(1, len(items))))
         self._divide(self._cores // len(parts))
-        others = [self._threads.submit(work, *pair) for pair in zip(self.packs[1:], parts[1:], strict=False)]
+        others = [
+            self._threads.submit(work, *pair)
+            for pair in zip(self.packs[1:], parts[1:], strict=False)
+        ]
         before = torch.get_num_threads()
-        torch.set_num_threads(self._cores - self._share * (len(parts) - 1))  # what doesn't divide is this lane's
+        torch.set_num_threads(
+            self._cores - self._share * (len(parts) - 1)
+        )  # what doesn't divide is this lane's
         try:
             first = work(self.packs[0], parts[0])
         finally:
@@ -112,7 +123,9 @@ class Lanes:
         if share != self._share:
             self._threads.shutdown()
             self._share = share
-            self._threads = ThreadPoolExecutor(len(self.packs), initializer=own_threads, initargs=(share,))
+            self._threads = ThreadPoolExecutor(
+                len(self.packs), initializer=own_threads, initargs=(share,)
+            )
 
     def rest(self) -> None:
         """End the lanes' threads: until there is work for them again, all cores are the caller's."""

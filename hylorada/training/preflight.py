@@ -46,8 +46,16 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
     for seat in seats:
         problems += _probe_alone(pack, seat, input_ids[:1].long()[None])
     after = _checksums(base)
-    problems += [f"training changed the frozen base's {n!r}" for n in before if not torch.equal(before[n], after[n])]
-    problems += [f"the frozen base's {n!r} got a gradient" for n, p in base.named_parameters() if p.grad is not None]
+    problems += [
+        f"training changed the frozen base's {n!r}"
+        for n in before
+        if not torch.equal(before[n], after[n])
+    ]
+    problems += [
+        f"the frozen base's {n!r} got a gradient"
+        for n, p in base.named_parameters()
+        if p.grad is not None
+    ]
     if problems:
         raise InputError(problems)
 
@@ -71,13 +79,21 @@ def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:
 
 def _named(seat: Seat) -> str:
     config = seat.adapter.config
-    return f"landmark_design {config.landmark_design!r}" if config.has_landmarks else "adapter without landmarks"
+    return (
+        f"landmark_design {config.landmark_design!r}"
+        if config.has_landmarks
+        else "adapter without landmarks"
+    )
 
 
 def _misapplied(seat: Seat) -> list[str]:
     asked = {**seat.adapter.config.to_dict(), **seat.training.to_dict()}
     found = seat.applied()
-    return [f"{k} is {found[k]!r} in the trainer, {v!r} was asked for" for k, v in asked.items() if found[k] != v]
+    return [
+        f"{k} is {found[k]!r} in the trainer, {v!r} was asked for"
+        for k, v in asked.items()
+        if found[k] != v
+    ]
 
 
 @torch.no_grad()
@@ -120,12 +136,20 @@ def _leak(nll: Tensor, outputs: dict[str, Tensor]) -> str | None:
     length = len(nll) + 1
     names, tensors = zip(*outputs.items(), strict=True)
     # beside powers of two and not on them alone: a leak may lie within chunks of the text
-    for cut in sorted({c for c in (1, 3, length // 2 - 1, length // 2, length // 2 + 1, length - 2) if 0 < c < length}):
+    for cut in sorted(
+        {
+            c
+            for c in (1, 3, length // 2 - 1, length // 2, length // 2 + 1, length - 2)
+            if 0 < c < length
+        }
+    ):
         # the last prediction made from the tokens before the cut
         found = torch.autograd.grad(nll[cut - 1], tensors, retain_graph=True, allow_unused=True)
         seen = [0.0 if g is None else g[:, cut:].abs().max().item() for g in found]
         if seen[0]:
-            place = next((name for name, size in zip(names, seen, strict=True) if not size), "the head")
+            place = next(
+                (name for name, size in zip(names, seen, strict=True) if not size), "the head"
+            )
             return f"the prediction from {cut} tokens depends on later ones (gradient {seen[0]:.1e}) through {place!r}"
     return None
 
@@ -133,4 +157,7 @@ def _leak(nll: Tensor, outputs: dict[str, Tensor]) -> str | None:
 @torch.no_grad()
 def _checksums(base: nn.Module) -> dict[str, Tensor]:
     """Of each parameter the sum of its bits, read as whole numbers."""
-    return {n: p.view(_WORDS[p.element_size()]).sum(dtype=torch.int64) for n, p in base.named_parameters()}
+    return {
+        n: p.view(_WORDS[p.element_size()]).sum(dtype=torch.int64)
+        for n, p in base.named_parameters()
+    }

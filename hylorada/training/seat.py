@@ -35,7 +35,11 @@ def learning_rate_factor(step: int, training: TrainingConfig) -> float:
     if training.lr_scheduler_type == "constant":
         return 1.0
     share = (step - warmup) / max(1, training.max_steps - warmup)
-    return max(0.0, 1 - share) if training.lr_scheduler_type == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    return (
+        max(0.0, 1 - share)
+        if training.lr_scheduler_type == "linear"
+        else 0.5 * (1 + math.cos(math.pi * share))
+    )
 
 
 @dataclass(eq=False)
@@ -75,9 +79,13 @@ class Seat:
         self.step = 0
         groups = adapter.optimizer_groups(training.weight_decay)
         grouped = [id(p) for g in groups for p in g["params"]]
-        assert sorted(grouped) == sorted(id(p) for p in adapter.parameters()), "parameters and groups differ"
+        assert sorted(grouped) == sorted(id(p) for p in adapter.parameters()), (
+            "parameters and groups differ"
+        )
         values, self.grads = adapter.flatten()
-        self.alive = torch.ones((), dtype=torch.bool, device=values.device)  # the device's word, ahead of `diverged`
+        self.alive = torch.ones(
+            (), dtype=torch.bool, device=values.device
+        )  # the device's word, ahead of `diverged`
         self.diverged: Diverged | None = None
         self.optimizer = torch.optim.AdamW(
             groups,
@@ -89,13 +97,17 @@ class Seat:
         parts = (values, self.grads, torch.zeros_like(values), torch.zeros_like(values))
         columns = zip(*(part.split(sizes) for part in parts), strict=True)
         self.groups = [
-            Group(settings, *vectors) for settings, vectors in zip(self.optimizer.param_groups, columns, strict=True)
+            Group(settings, *vectors)
+            for settings, vectors in zip(self.optimizer.param_groups, columns, strict=True)
         ]
 
     def holds_boundaries(self, step: int) -> bool:
         """Whether the curriculum holds the boundaries at their start in optimizer step ``step`` (from 0)."""
         config = self.adapter.config
-        return config.boundary_init == "fixed" and step < config.boundary_warmup * self.training.max_steps
+        return (
+            config.boundary_init == "fixed"
+            and step < config.boundary_warmup * self.training.max_steps
+        )
 
     def moving_groups(self) -> list[Group]:
         """The groups that the next update moves; held boundaries get no step and no moments."""
@@ -157,7 +169,9 @@ class PendingStep:
         losses, norms = self._numbers.tolist()
         for (seat, step), loss, norm in zip(self._seats, losses, norms, strict=True):
             if seat.diverged is None and not math.isfinite(loss + norm):
-                seat.diverged = Diverged("gradient" if math.isfinite(loss) else "training loss", step)
+                seat.diverged = Diverged(
+                    "gradient" if math.isfinite(loss) else "training loss", step
+                )
         return [seat.diverged or loss for (seat, _), loss in zip(self._seats, losses, strict=True)]
 
 
@@ -185,7 +199,10 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
         for group in own:
             group.settings["lr"] = rate * group.settings["lr_scale"]
     # nothing of a seat changes before this, the last that may run out of memory
-    _adamw([group for own in moving for group in own], torch.stack([clips, alive.to(clips.dtype)])[:, owner])
+    _adamw(
+        [group for own in moving for group in own],
+        torch.stack([clips, alive.to(clips.dtype)])[:, owner],
+    )
     pending = PendingStep(seats, losses, norms)
     for seat, own, still in zip(seats, moving, alive.unbind(), strict=True):
         for group in own:
@@ -194,7 +211,9 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
             group.step += 1
         seat.alive = still
         seat.step += 1
-    boundaries: list[Tensor] = [s.adapter.boundaries for s in seats if s.adapter.boundaries is not None]
+    boundaries: list[Tensor] = [
+        s.adapter.boundaries for s in seats if s.adapter.boundaries is not None
+    ]
     if boundaries:  # unclamped they drift out of the block and their buckets are lost
         torch._foreach_clamp_min_(boundaries, 0.0)
         torch._foreach_clamp_max_(boundaries, 1.0)
@@ -227,17 +246,29 @@ def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
         return
     clips, alive = device_scalars.tolist()
     going = [k for k, still in enumerate(alive) if still]
-    _step_in_place([groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going])
+    _step_in_place(
+        [groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going]
+    )
 
 
-def _step_end_to_end(groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], device_scalars: Tensor) -> None:
+def _step_end_to_end(
+    groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], device_scalars: Tensor
+) -> None:
     """One update of G groups on a GPU, where each operation counts: their vectors are laid end to end."""
-    table = torch.cat([device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T])  # [2 + 8, G]
+    table = torch.cat(
+        [device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T]
+    )  # [2 + 8, G]
     sizes = tuple(len(g.values) for g in groups)
     index = _owners(sizes, table.device)
-    state = [[g.values for g in groups], [g.exp_avg for g in groups], [g.exp_avg_sq for g in groups]]
+    state = [
+        [g.values for g in groups],
+        [g.exp_avg for g in groups],
+        [g.exp_avg_sq for g in groups],
+    ]
     values, first, second = (torch.cat(vectors) for vectors in state)
-    moved = _compiled_step()(values, first, second, torch.cat([g.grads for g in groups]), table, index)
+    moved = _compiled_step()(
+        values, first, second, torch.cat([g.grads for g in groups]), table, index
+    )
     for vectors, new in zip(state, moved, strict=True):
         torch._foreach_copy_(vectors, list(new.split(sizes)))
 
@@ -251,10 +282,21 @@ def _owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 def _scalars(settings: dict[str, Any], step: float) -> tuple[float, ...]:
     beta1, beta2 = settings["betas"]
     keep, rate = 1 - settings["lr"] * settings["weight_decay"], settings["lr"] / (1 - beta1**step)
-    return (keep, beta1, 1 - beta1, beta2, 1 - beta2, math.sqrt(1 - beta2**step), rate, settings["eps"])
+    return (
+        keep,
+        beta1,
+        1 - beta1,
+        beta2,
+        1 - beta2,
+        math.sqrt(1 - beta2**step),
+        rate,
+        settings["eps"],
+    )
 
 
-def _step_in_place(groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], clips: Sequence[float]) -> None:
+def _step_in_place(
+    groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], clips: Sequence[float]
+) -> None:
     """One update of G groups on a CPU, where each pass over the numbers counts, not each operation."""
     if not groups:
         return
@@ -286,7 +328,11 @@ def _step(
     second = exp_avg_sq * beta2 + grads * grads * rest2
     moved = values * keep - rate * first / (second.sqrt() / root2 + eps)
     go = alive > 0
-    return torch.where(go, moved, values), torch.where(go, first, exp_avg), torch.where(go, second, exp_avg_sq)
+    return (
+        torch.where(go, moved, values),
+        torch.where(go, first, exp_avg),
+        torch.where(go, second, exp_avg_sq),
+    )
 
 
 @cache

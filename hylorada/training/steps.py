@@ -24,15 +24,23 @@ class DoesNotFit(Exception):
     """One seat alone needs more memory than the device has."""
 
     def __init__(self, device: torch.device) -> None:
-        used = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
-        super().__init__(f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB")
+        used = (
+            torch.cuda.max_memory_allocated(device) / 2**30
+            if device.type == "cuda"
+            else float("nan")
+        )
+        super().__init__(
+            f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB"
+        )
 
 
 Outcome = float | Diverged | DoesNotFit
 StartedStep = tuple[list[Name], PendingStep | DoesNotFit]
 
 
-def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> dict[Name, Outcome]:
+def train_step(
+    pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks
+) -> dict[Name, Outcome]:
     """One optimizer step of every seat, each at its own place in its own schedule; waits for the result.
 
     Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
@@ -49,7 +57,9 @@ def train_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -
     return read_step(start_step(pack, seats, input_ids))
 
 
-def start_step(pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks) -> list[StartedStep[Name]]:
+def start_step(
+    pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks
+) -> list[StartedStep[Name]]:
     """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step.
 
     Seats that don't fit into memory together take turns; one that doesn't fit alone has :class:`DoesNotFit` as result.
@@ -120,7 +130,9 @@ def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) ->
 
 
 @torch.no_grad()
-def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int | None = None) -> list[Evaluation]:
+def evaluate(
+    pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int | None = None
+) -> list[Evaluation]:
     """Losses of K adapters on the same blocks, dropout off.
 
     Args:
@@ -138,12 +150,16 @@ def evaluate(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: i
         by_rank[adapter.config.r].append(k)
     found: dict[int, Evaluation] = {}
     for members in by_rank.values() if adapters else [[0]]:
-        results = _evaluate_together(pack, [adapters[k] for k in members] if adapters else [], blocks, rows)
+        results = _evaluate_together(
+            pack, [adapters[k] for k in members] if adapters else [], blocks, rows
+        )
         found.update(zip(members, results, strict=True))
     return [found[k] for k in sorted(found)]
 
 
-def _evaluate_together(pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int) -> list[Evaluation]:
+def _evaluate_together(
+    pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int
+) -> list[Evaluation]:
     seats = max(1, len(adapters))
     parts = []
     chunk = max(1, rows // seats)

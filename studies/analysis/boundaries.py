@@ -8,7 +8,14 @@ import numpy as np
 
 from hylorada.config import BoundaryInit
 from hylorada.runtime.random_streams import derive_seed, stream
-from studies.statistics.agreement import Agreement, Pairs, agreement, distance, mean_distance, pairs_of
+from studies.statistics.agreement import (
+    Agreement,
+    Pairs,
+    agreement,
+    distance,
+    mean_distance,
+    pairs_of,
+)
 from studies.statistics.differences import Floats
 from studies.trials.records import Record
 
@@ -72,7 +79,11 @@ def placement(runs: Sequence[Record], block_size: int, seed: int) -> Placement:
     found = []
     for name, pairs in zip(("seeds", "searches"), pairs_of([r.search for r in runs]), strict=True):
         chosen = _some(pairs, derive_seed(seed, name))
-        found.append(_together(runs, chosen, block_size, stream(seed, "random boundaries", name)) if chosen else None)
+        found.append(
+            _together(runs, chosen, block_size, stream(seed, "random boundaries", name))
+            if chosen
+            else None
+        )
     return Placement(len(runs), distances(runs, block_size), *found)
 
 
@@ -80,15 +91,22 @@ def _some(pairs: Pairs, seed: int) -> Pairs:
     """Return at most ``_MOST_PAIRS`` of the pairs, drawn at random: a study of many searches has thousands."""
     if len(pairs) <= _MOST_PAIRS:
         return pairs
-    return [pairs[i] for i in np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)]
+    return [
+        pairs[i] for i in np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)
+    ]
 
 
-def _together(runs: Sequence[Record], pairs: Pairs, block_size: int, generator: "Generator") -> Together:
+def _together(
+    runs: Sequence[Record], pairs: Pairs, block_size: int, generator: "Generator"
+) -> Together:
     """Compare the distances of pairs of runs with those of boundaries as ``boundary_init: random`` draws them."""
     used = sorted({i for pair in pairs for i in pair})
     starts, ends = _sets([runs[i] for i in used], block_size)
     pairs = [(used.index(a), used.index(b)) for a, b in pairs]
-    random = [np.array([_initial("random", e.size, block_size, generator) for _ in range(DRAWS)]) for e in ends]
+    random = [
+        np.array([_initial("random", e.size, block_size, generator) for _ in range(DRAWS)])
+        for e in ends
+    ]
     null = mean_distance(random, pairs)
     return Together(agreement(starts, null, pairs), agreement(ends, null, pairs))
 

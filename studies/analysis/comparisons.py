@@ -139,8 +139,15 @@ class Losses:
         self.study, self.documents = study, documents
         self.margin = study.margin or NO_MARGIN
         every = {place: w.runs(records, "confirm") for place, w in winners(study, records).items()}
-        self.runs = {place: [r for r in runs if r.state == "complete"] for place, runs in every.items()}
-        self._diverged = {(*place, r.factor) for place, runs in every.items() for r in runs if r.state == "diverged"}
+        self.runs = {
+            place: [r for r in runs if r.state == "complete"] for place, runs in every.items()
+        }
+        self._diverged = {
+            (*place, r.factor)
+            for place, runs in every.items()
+            for r in runs
+            if r.state == "diverged"
+        }
         found = [r for runs in self.runs.values() for r in runs]
         self._bins = {r.name: read_block_bins(folder, r) for r in found}
         self.has_bins = bool(self._bins) and all(b.ndim == 2 for b in self._bins.values())
@@ -148,23 +155,39 @@ class Losses:
     def seeds(self, search: int, factor: float = 1.0) -> tuple[int, ...]:
         """Return the seeds that every arm with any finished run of a search has finished at a factor."""
         by_arm = [{r.number for r in self._at(search, arm, factor)} for arm in self.study.arms]
-        finished = [s for s, arm in zip(by_arm, self.study.arms, strict=True) if s or self._at(search, arm, 1.0)]
+        finished = [
+            s
+            for s, arm in zip(by_arm, self.study.arms, strict=True)
+            if s or self._at(search, arm, 1.0)
+        ]
         return tuple(sorted(set.intersection(*finished))) if finished else ()
 
     def searches(self, arms: Sequence[str], factor: float = 1.0) -> tuple[int, ...]:
         """Return the searches in which all of these arms have paired runs at a factor."""
         every = range(self.study.searches)
-        return tuple(s for s in every if self.seeds(s, factor) and all(self._at(s, arm, factor) for arm in arms))
+        return tuple(
+            s
+            for s in every
+            if self.seeds(s, factor) and all(self._at(s, arm, factor) for arm in arms)
+        )
 
     def kept(self, arm: str) -> list[Record]:
         """Return the arm's paired runs at the winning learning rate, by search and seed."""
-        return [r for s in range(self.study.searches) for r in self._at(s, arm, 1.0) if r.number in self.seeds(s)]
+        return [
+            r
+            for s in range(self.study.searches)
+            for r in self._at(s, arm, 1.0)
+            if r.number in self.seeds(s)
+        ]
 
     def bins(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
         """Return [S, N, 10] (or [S, N, 1] of earlier versions) loss sums of an arm's runs on these seeds."""
         by_seed = {r.number: self._bins[r.name] for r in self._at(search, arm, factor)}
         if not self.has_bins:  # some runs are of an earlier version
-            by_seed = {seed: b.reshape(len(b), -1).sum(axis=1, keepdims=True) for seed, b in by_seed.items()}
+            by_seed = {
+                seed: b.reshape(len(b), -1).sum(axis=1, keepdims=True)
+                for seed, b in by_seed.items()
+            }
         return np.stack([by_seed[seed] for seed in seeds]).astype(np.float64)
 
     def blocks(self, arm: str, search: int, factor: float, seeds: Sequence[int]) -> Floats:
@@ -192,7 +215,9 @@ class Losses:
         return [r for r in self.runs.get((search, arm), ()) if r.factor == factor]
 
 
-def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, int]) -> tuple[Comparison, ...]:
+def compare_arms(
+    losses: Losses, looks: Sequence[int], parameters: Mapping[str, int]
+) -> tuple[Comparison, ...]:
     """Compare the study's pairs of arms, as far as their runs have finished.
 
     Args:
@@ -205,9 +230,15 @@ def compare_arms(losses: Losses, looks: Sequence[int], parameters: Mapping[str, 
     level = level_per_look(looks) if looks else 0.05
     matched = [_differences(losses, *pair, 1.0) for pair in pairs]
     found = method.compare(matched, level=level, margin=losses.margin) if matched else ()
-    own = {pair: _own_best(losses, *pair) for pair in pairs} if study.blocks and len(study.factors) > 1 else {}
+    own = (
+        {pair: _own_best(losses, *pair) for pair in pairs}
+        if study.blocks and len(study.factors) > 1
+        else {}
+    )
     compared = {
-        pair: method.compare([o.differences], level=level, margin=losses.margin)[0] for pair, o in own.items() if o
+        pair: method.compare([o.differences], level=level, margin=losses.margin)[0]
+        for pair, o in own.items()
+        if o
     }
     return tuple(
         _comparison(losses, c, compared.get(pair), own.get(pair), parameters)
@@ -225,7 +256,9 @@ def run_spread(losses: Losses, pair: tuple[str, str], factor: float) -> float | 
 
 def _differences(losses: Losses, arm: str, reference: str, factor: float) -> Differences:
     places = [(s, losses.seeds(s, factor)) for s in losses.searches((arm, reference), factor)]
-    ours, theirs = ([losses.blocks(a, s, factor, seeds) for s, seeds in places] for a in (arm, reference))
+    ours, theirs = (
+        [losses.blocks(a, s, factor, seeds) for s, seeds in places] for a in (arm, reference)
+    )
     return paired(arm, reference, ours, theirs, losses.study.block_size - 1, losses.documents)
 
 
@@ -239,15 +272,21 @@ def _own_best(losses: Losses, arm: str, reference: str) -> OwnBest | None:
             places.append((s, sorted(seeds)))
     if not places:
         return None
-    rates = tuple(np.log(np.asarray(factors)) for _ in places)  # relative to the winning rate, equal for both arms
+    rates = tuple(
+        np.log(np.asarray(factors)) for _ in places
+    )  # relative to the winning rate, equal for both arms
     ours, theirs = (
-        ArmProfile(a, tuple(_at_factors(losses, a, s, factors, seeds) for s, seeds in places), rates)
+        ArmProfile(
+            a, tuple(_at_factors(losses, a, s, factors, seeds) for s, seeds in places), rates
+        )
         for a in (arm, reference)
     )
     return own_best(ours, theirs, factors.index(1.0), losses.documents)
 
 
-def _at_factors(losses: Losses, arm: str, search: int, factors: Sequence[float], seeds: Sequence[int]) -> Floats:
+def _at_factors(
+    losses: Losses, arm: str, search: int, factors: Sequence[float], seeds: Sequence[int]
+) -> Floats:
     """Return [S, P, N] losses per token of an arm's runs at each factor of the learning rate."""
     found = [losses.blocks(arm, search, f, seeds) for f in factors]
     return np.stack(found, axis=1) / (losses.study.block_size - 1)
@@ -285,23 +324,38 @@ def _comparison(
         by_search=c.by_search,
         replicate_sd=c.replicate_sd,
         hodges_lehmann=_robust(c),
-        own_best=None if own is None else Change(own.change, own.low, own.high, own.p_holm, own.decision),
+        own_best=None
+        if own is None
+        else Change(own.change, own.low, own.high, own.p_holm, own.decision),
         profile=_profile(losses, c.arm, c.reference, c.level),
         depends_on_rate=own is not None and best is not None and depends_on_rate(c, own, best.gap),
         positions=_positions(losses, c.arm, c.reference, c.level),
         parameters_per_percent=parameters_per_percent(extra, c.change, c.decision),
-        needed=Needed(WANTED_EFFECT, plan.searches, plan.seeds, plan.blocks, plan.smallest_visible, plan.reachable),
+        needed=Needed(
+            WANTED_EFFECT,
+            plan.searches,
+            plan.seeds,
+            plan.blocks,
+            plan.smallest_visible,
+            plan.reachable,
+        ),
     )
 
 
 def _robust(c: method.Comparison) -> Change | None:
     centre = c.hodges_lehmann
-    return None if centre.low is None or centre.high is None else Change(centre.value, centre.low, centre.high)
+    return (
+        None
+        if centre.low is None or centre.high is None
+        else Change(centre.value, centre.low, centre.high)
+    )
 
 
 def _search_cost(study: Study) -> float:
     """Return what a search costs beside its confirm runs, in paired seeds: its blocks' steps in those of a run."""
-    steps = study.trials * (1 + math.log(max(1, study.max_steps / max(1, study.grace_steps or study.max_steps))))
+    steps = study.trials * (
+        1 + math.log(max(1, study.max_steps / max(1, study.grace_steps or study.max_steps)))
+    )
     select = study.finalists * study.selection_seeds if study.finalists > 1 else 0
     return (0.5 * steps + select) / len(study.factors)
 
@@ -311,8 +365,12 @@ def _profile(losses: Losses, arm: str, reference: str, level: float) -> tuple[Ra
     for factor in sorted(losses.study.factors):
         if not losses.searches((arm, reference), factor) or len(losses.study.factors) == 1:
             continue
-        (c,) = method.compare([_differences(losses, arm, reference, factor)], level=level, margin=losses.margin)
-        rates.append(Rate(factor, Change(c.change, c.low, c.high, c.p_holm, c.decision), c.searches))
+        (c,) = method.compare(
+            [_differences(losses, arm, reference, factor)], level=level, margin=losses.margin
+        )
+        rates.append(
+            Rate(factor, Change(c.change, c.low, c.high, c.p_holm, c.decision), c.searches)
+        )
     return tuple(rates)
 
 
@@ -322,7 +380,12 @@ def _positions(losses: Losses, arm: str, reference: str, level: float) -> dict[s
         return {}
     tokens = np.bincount(position_bins(losses.study.block_size), minlength=NUM_BINS)
     places = [(s, losses.seeds(s)) for s in losses.searches((arm, reference))]
-    ours, theirs = ([losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference))
+    ours, theirs = (
+        [losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference)
+    )
     family = by_position((arm, reference), ours, theirs, tokens, losses.documents)
     found = method.compare(list(family.values()), level=level, margin=losses.margin)
-    return {name: Change(c.change, c.low, c.high, c.p_holm, c.decision) for name, c in zip(family, found, strict=True)}
+    return {
+        name: Change(c.change, c.low, c.high, c.p_holm, c.decision)
+        for name, c in zip(family, found, strict=True)
+    }

@@ -102,7 +102,12 @@ class Losses:
     def __init__(self, folder: Path, runs: Mapping[str, Sequence[Record]], block_size: int) -> None:
         self._runs = runs
         self.tokens_per_block = block_size - 1
-        self._losses = {r.name: read_block_nll(folder, r) for rs in runs.values() for r in rs if r.state == "complete"}
+        self._losses = {
+            r.name: read_block_nll(folder, r)
+            for rs in runs.values()
+            for r in rs
+            if r.state == "complete"
+        }
 
     @property
     def blocks(self) -> int:
@@ -116,7 +121,11 @@ class Losses:
 
     def seeds(self, *keys: str) -> list[int]:
         """Return the seeds whose runs have finished at every one of these points."""
-        return sorted(set.intersection(*({r.number for r in self._runs[k] if r.name in self._losses} for k in keys)))
+        return sorted(
+            set.intersection(
+                *({r.number for r in self._runs[k] if r.name in self._losses} for k in keys)
+            )
+        )
 
     def at(self, key: str, seeds: Sequence[int]) -> Floats:
         """Return [S, N] loss sums of a point's runs on these seeds."""
@@ -130,7 +139,9 @@ class Losses:
         return f"{len(lost)} of {len(runs)} runs {lost[0].state}: {lost[0].reason}" if lost else ""
 
 
-def measure(moves: Sequence[Move], losses: Losses, keys: Mapping[int, tuple[str, str]], margin: float) -> list[Effect]:
+def measure(
+    moves: Sequence[Move], losses: Losses, keys: Mapping[int, tuple[str, str]], margin: float
+) -> list[Effect]:
     """Compare the two ends of each move as one family, with Holm's adjustment over it.
 
     Args:
@@ -145,11 +156,17 @@ def measure(moves: Sequence[Move], losses: Losses, keys: Mapping[int, tuple[str,
     for i in measured:
         seeds = losses.seeds(*keys[i])
         before, after = (losses.at(k, seeds) for k in keys[i])
-        differences.append(paired(moves[i].parameter, "before", [after], [before], losses.tokens_per_block))
-    found = method.compare(differences, level=LEVEL, margin=margin or NO_MARGIN) if differences else ()
+        differences.append(
+            paired(moves[i].parameter, "before", [after], [before], losses.tokens_per_block)
+        )
+    found = (
+        method.compare(differences, level=LEVEL, margin=margin or NO_MARGIN) if differences else ()
+    )
     for i, c in zip(measured, found, strict=True):
         change = Change(c.change, c.low, c.high, c.p_holm, c.decision)
-        effects[i] = replace(effects[i], change=change, by_seed=c.by_seed[0], smallest_visible=c.smallest_visible)
+        effects[i] = replace(
+            effects[i], change=change, by_seed=c.by_seed[0], smallest_visible=c.smallest_visible
+        )
     return effects
 
 

@@ -45,6 +45,9 @@ def read_gates(folder: Path, record: Record) -> Gates | None:
             return None
         parameters = read_parameters(folder / "trials" / record.name / CHECKPOINT)
         weights, buckets = position_gates(config, parameters)
-        starts = [next(group)[0] for _, group in groupby(enumerate(buckets.tolist()), key=lambda place: place[1])]
+        starts = [
+            next(group)[0]
+            for _, group in groupby(enumerate(buckets.tolist()), key=lambda place: place[1])
+        ]
         return Gates(record, weights.double().numpy(), tuple(starts))
     return None

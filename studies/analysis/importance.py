@@ -59,7 +59,9 @@ def rung_step(study: Study) -> int:
     return min((*study.rungs(), study.max_steps))
 
 
-def importance(records: Mapping[str, Record], study: Study, arm: str, folder: Path) -> Importance | None:
+def importance(
+    records: Mapping[str, Record], study: Study, arm: str, folder: Path
+) -> Importance | None:
     """Return the importance of an arm's parameters over all its searches; None where it searches fewer than two.
 
     Args:
@@ -81,7 +83,9 @@ def importance(records: Mapping[str, Record], study: Study, arm: str, folder: Pa
     draws = np.random.default_rng(derive_seed(study.seed, "importance", arm))
     names = sorted(draws.permutation(list(losses))[:MOST].tolist())
     pooled = _pool([records[name] for name in names], study, folder)
-    return Importance(len(losses), _shares(pooled, [losses[name] for name in names], searched, draws))
+    return Importance(
+        len(losses), _shares(pooled, [losses[name] for name in names], searched, draws)
+    )
 
 
 def _loss(record: Record, step: int) -> float | None:
@@ -102,7 +106,9 @@ def _pool(records: Sequence[Record], study: Study, folder: Path) -> optuna.Study
         pooled = optuna.create_study()
     finally:
         optuna.logging.set_verbosity(verbosity)
-    pooled.add_trials([create_trial(value=0.0, params=t.params, distributions=t.distributions) for t in trials])
+    pooled.add_trials(
+        [create_trial(value=0.0, params=t.params, distributions=t.distributions) for t in trials]
+    )
     return pooled
 
 
@@ -110,10 +116,16 @@ def _shares(
     pooled: optuna.Study, losses: Sequence[float], names: Sequence[str], draws: np.random.Generator
 ) -> dict[str, Share]:
     """Compare each importance with those of shuffled losses: a Monte Carlo test, with Bonferroni's level."""
-    ranks = np.argsort(np.argsort(losses, kind="stable")).astype(np.float64)  # PED-ANOVA needs no more, and no infinity
+    ranks = np.argsort(np.argsort(losses, kind="stable")).astype(
+        np.float64
+    )  # PED-ANOVA needs no more, and no infinity
     found = _importances(pooled, ranks, names)
-    shuffled = np.sort([_importances(pooled, draws.permutation(ranks), names) for _ in range(_SHUFFLES)], axis=0)
-    place = math.ceil((1 - _LEVEL / len(names)) * (1 + _SHUFFLES))  # exceeded with that probability by chance
+    shuffled = np.sort(
+        [_importances(pooled, draws.permutation(ranks), names) for _ in range(_SHUFFLES)], axis=0
+    )
+    place = math.ceil(
+        (1 - _LEVEL / len(names)) * (1 + _SHUFFLES)
+    )  # exceeded with that probability by chance
     chance = shuffled[min(place, _SHUFFLES) - 1]
     total = found.sum() or 1.0
     order = sorted(range(len(names)), key=lambda i: (-found[i], i))
@@ -121,13 +133,19 @@ def _shares(
 
 
 def _importances(pooled: optuna.Study, ranks: Floats, names: Sequence[str]) -> Floats:
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # imports scikit-learn
+    from optuna.importance import (
+        PedAnovaImportanceEvaluator,
+        get_param_importances,
+    )  # imports scikit-learn
 
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, _TOP / len(ranks)))
     with warnings.catch_warnings():
         # Optuna warns that low values of `target` count as good, and of conditions that hold for a single trial
         warnings.simplefilter("ignore")
         found = get_param_importances(
-            pooled, evaluator=evaluator, target=lambda trial: float(ranks[trial.number]), normalize=False
+            pooled,
+            evaluator=evaluator,
+            target=lambda trial: float(ranks[trial.number]),
+            normalize=False,
         )
     return np.array([found.get(name, 0.0) for name in names])

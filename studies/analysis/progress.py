@@ -10,16 +10,28 @@ from studies.trials.winners import counting, wanted_runs
 
 def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
     """Say how far each stage has come; how many runs a stage has is known once the one before has ended."""
-    ended = {s: sum(r.state != "running" for r in counting(study, records, s)) for s in ("search", "select", "confirm")}
-    searched = sum(planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms)
-    wanted = {"search": searched, **{stage: wanted_runs(study, stage) for stage in ("select", "confirm")}}
+    ended = {
+        s: sum(r.state != "running" for r in counting(study, records, s))
+        for s in ("search", "select", "confirm")
+    }
+    searched = sum(
+        planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms
+    )
+    wanted = {
+        "search": searched,
+        **{stage: wanted_runs(study, stage) for stage in ("select", "confirm")},
+    }
     if ended["search"] >= searched:
         wanted["select"] = len(select_records(study, records))
         if ended["select"] >= wanted["select"]:
             wanted["confirm"] = len(confirm_records(study, records))
-    lines = [f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count]
+    lines = [
+        f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count
+    ]
     if begun := [r.state for r in records.values() if r.stage == "explain"]:
-        lines.append(f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended")
+        lines.append(
+            f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended"
+        )
     return lines
 
 
@@ -29,6 +41,10 @@ def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
     if not begun or any(r.stage != "explain" for r in begun):
         return ["hylorada", "run", name]
     arm, search = begun[0].arm, begun[0].search
-    seeds = 1 + max(r.number for r in records.values() if (r.stage, r.arm, r.search) == ("explain", arm, search))
-    asked = ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []  # as many as there are runs of, at least
+    seeds = 1 + max(
+        r.number for r in records.values() if (r.stage, r.arm, r.search) == ("explain", arm, search)
+    )
+    asked = (
+        ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []
+    )  # as many as there are runs of, at least
     return ["hylorada", "explain", name, "--arm", arm, "--search", str(search), *asked]

@@ -14,11 +14,21 @@ from studies.analysis.comparisons import Comparison, Losses, compare_arms, run_s
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
 from studies.spec.study import Study
-from studies.trials.records import Record, ended_trials, lost_trials, owner_of, read_id, read_record, read_records
+from studies.trials.records import (
+    Record,
+    ended_trials,
+    lost_trials,
+    owner_of,
+    read_id,
+    read_record,
+    read_records,
+)
 from studies.trials.store import Store
 from studies.trials.winners import winners
 
-_MUCH_STEADIER = 4  # times; by chance alone this happens to 1 comparison in 100 that has five runs at each rate
+_MUCH_STEADIER = (
+    4  # times; by chance alone this happens to 1 comparison in 100 that has five runs at each rate
+)
 
 
 @dataclass(frozen=True)
@@ -141,9 +151,18 @@ def _looks(study: Study, losses: Losses, before: Results | None) -> tuple[int, .
     found = [losses.seeds(s) for s in range(study.searches) if losses.seeds(s)]
     now = len(found) if study.searches > 1 else len(found[0]) if found else 0
     taken = _taken(before)
-    if study.searches > 1 and before is not None and before.comparisons and before.comparisons[0].scope != "method":
-        taken = tuple(range(2, 2 + len(taken)))  # they counted seeds: taken for the least alike that looks can be
-    same = before is not None and sorted(losses.names()) == sorted(n for a in before.arms for n in a.runs)
+    if (
+        study.searches > 1
+        and before is not None
+        and before.comparisons
+        and before.comparisons[0].scope != "method"
+    ):
+        taken = tuple(
+            range(2, 2 + len(taken))
+        )  # they counted seeds: taken for the least alike that looks can be
+    same = before is not None and sorted(losses.names()) == sorted(
+        n for a in before.arms for n in a.runs
+    )
     if now < 2 or (same and taken):
         return taken
     return (*taken, max(now, taken[-1] + 1) if taken else now)
@@ -166,9 +185,13 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     """A study that is run again without new trials or seeds finds the same in every seed, and has not looked again."""
     if before is None:
         return ()
-    then, now = ({(c.arm, c.reference): c.by_seed for c in found} for found in (before.comparisons, comparisons))
+    then, now = (
+        {(c.arm, c.reference): c.by_seed for c in found}
+        for found in (before.comparisons, comparisons)
+    )
     same = then.keys() == now.keys() and all(
-        len(then[k]) == len(now[k]) and np.allclose(then[k], now[k], rtol=0, atol=1e-9) for k in then
+        len(then[k]) == len(now[k]) and np.allclose(then[k], now[k], rtol=0, atol=1e-9)
+        for k in then
     )
     return before.earlier if not then or same else (*before.earlier, before.verdict)
 
@@ -188,10 +211,16 @@ def _at_the_edge(losses: Losses) -> list[str]:
     study, notes = losses.study, []
     for arm in study.arms:
         searches = losses.searches((arm,))
-        lost = [f for f in sorted(study.factors) if f > 1 and any(losses.diverged(s, arm, f) for s in searches)]
+        lost = [
+            f
+            for f in sorted(study.factors)
+            if f > 1 and any(losses.diverged(s, arm, f) for s in searches)
+        ]
         if lost:
             edge = f"{lost[0]:g} times the winning learning rate"
-            notes.append(f"arm {arm!r} diverges at {edge}: the winning rate lies at the edge of stability")
+            notes.append(
+                f"arm {arm!r} diverges at {edge}: the winning rate lies at the edge of stability"
+            )
     return notes
 
 
@@ -203,7 +232,9 @@ def _unsteady(losses: Losses) -> list[str]:
         for factor in sorted(f for f in study.factors if f < 1):
             there = run_spread(losses, pair, factor)
             if here is not None and there is not None and here > _MUCH_STEADIER * there > 0:
-                less = f"{here / there:.0f} times less at {factor:g} times the winning learning rate"
+                less = (
+                    f"{here / there:.0f} times less at {factor:g} times the winning learning rate"
+                )
                 edge = "the winning rate lies near the edge of stability, where chance decides; see the report"
                 notes.append(f"{pair[0]} vs {pair[1]}: runs differ {less}: {edge}")
                 break
@@ -218,17 +249,26 @@ def _beyond(losses: Losses) -> list[str]:
         for run in runs:
             by_factor[run.factor].append(run.nll if run.nll is not None else np.inf)
     means = {f: float(np.mean(values)) for f, values in by_factor.items() if values}
-    best, counts = min(means, key=lambda f: means[f], default=1.0), {len(v) for v in by_factor.values()}
+    best, counts = (
+        min(means, key=lambda f: means[f], default=1.0),
+        {len(v) for v in by_factor.values()},
+    )
     if len(factors) < 2 or len(counts) > 1 or best != factors[-1] or means[best] >= means[1.0]:
         return []
     gain = -100 * np.expm1(means[best] - means[1.0])
     low = "the range searched may be too low; the report has the changes there"
-    return [f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate: {low}"]
+    return [
+        f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate: {low}"
+    ]
 
 
 def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
     """Arms whose winner sees what it is to predict."""
-    found = [arm for arm, kept in runs.items() if kept and kept[0].adapter.get("replication_noncausal_pooling")]
+    found = [
+        arm
+        for arm, kept in runs.items()
+        if kept and kept[0].adapter.get("replication_noncausal_pooling")
+    ]
     return [
         f"arm {arm!r} pools over the whole block, future tokens included (replication_noncausal_pooling): its PPL is "
         "not that of a language model"
@@ -239,7 +279,9 @@ def _looks_ahead(runs: Mapping[str, list[Record]]) -> list[str]:
 def _arm_result(store: Store, losses: Losses, arm: str, runs: list[Record]) -> ArmResult:
     states = [r.state for r in store.of("search", arm)]
     nll = np.array([losses.nll(r) for r in runs])
-    by_search = [nll[[r.search == s for r in runs]].mean() for s in sorted({r.search for r in runs})]
+    by_search = [
+        nll[[r.search == s for r in runs]].mean() for s in sorted({r.search for r in runs})
+    ]
     return ArmResult(
         arm=arm,
         trial=runs[0].winner,
@@ -260,14 +302,22 @@ def _lost_runs(store: Store) -> list[str]:
     study, notes = store.study, []
     found = winners(study, store.records)
     for arm in study.arms:
-        runs = [r for (_, a), w in found.items() if a == arm for r in w.runs(store.records, "confirm") if r.factor == 1]
+        runs = [
+            r
+            for (_, a), w in found.items()
+            if a == arm
+            for r in w.runs(store.records, "confirm")
+            if r.factor == 1
+        ]
         lost = [r for r in runs if r.state in ("diverged", "failed")]
         finished = any(r.state == "complete" for r in runs)
         effect = "its seed is left out of every arm" if finished else "the arm has no result"
         notes += [f"{r.name} {r.state}: {r.reason}; {effect}" for r in lost]
         if lost:
             count = f"{len(lost)} of {study.seeds * study.searches}"
-            notes.append(f"{count} confirm runs of arm {arm!r} did not finish: it looks better than it is")
+            notes.append(
+                f"{count} confirm runs of arm {arm!r} did not finish: it looks better than it is"
+            )
     return notes
 
 
@@ -276,7 +326,10 @@ def _idle_boundaries(runs: Mapping[str, list[Record]]) -> list[str]:
     notes = []
     for arm, found in runs.items():
         moved = [
-            max(abs(now - then) for now, then in zip(last.boundaries, last.start_boundaries, strict=True))
+            max(
+                abs(now - then)
+                for now, then in zip(last.boundaries, last.start_boundaries, strict=True)
+            )
             for last in (r.reports[-1] for r in found)
             if last.boundaries
         ]
@@ -300,7 +353,9 @@ def empty_buckets(runs: Mapping[str, list[Record]], block_size: int) -> list[str
             counts_of = [(len(_held(edges, block_size)), 1 + len(edges)) for edges in learned]
             if short := [f"{held_} of {all_}" for held_, all_ in counts_of if held_ < all_]:
                 some = f"in {len(short)} of {len(learned)} runs of arm {arm!r} some buckets hold no position"
-                notes.append(f"{some} at the end of training ({', '.join(short)} do); see the boundaries in the report")
+                notes.append(
+                    f"{some} at the end of training ({', '.join(short)} do); see the boundaries in the report"
+                )
         elif held and min(held) < buckets:
             counts = " to ".join(map(str, sorted({min(held), max(held)})))
             notes.append(
@@ -321,7 +376,9 @@ def load_records(folder: Path) -> dict[str, Record]:
     Raises:
         InputError: files are damaged or lost.
     """
-    ended = ended_trials(folder)  # read first: a trial that ends meanwhile is in its file before it is in the database
+    ended = ended_trials(
+        folder
+    )  # read first: a trial that ends meanwhile is in its file before it is in the database
     records = read_records(folder)
     if lost := lost_trials(folder, ended, records):
         raise InputError(lost)
@@ -333,7 +390,9 @@ def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for record in records.values():
         if record.state == "failed":
-            found.setdefault((record.reason or "").replace(record.name, "TRIAL"), []).append(record.name)
+            found.setdefault((record.reason or "").replace(record.name, "TRIAL"), []).append(
+                record.name
+            )
     return found
 
 
@@ -379,7 +438,11 @@ def _check_figures(results: Results, folder: Path) -> None:
     for c in results.comparisons:
         ratios = ppl[c.arm] / ppl[c.reference]
         _require_close(f"by_seed of {c.arm} vs {c.reference}", c.by_seed, 100 * (ratios - 1))
-        _require_close(f"change of {c.arm} vs {c.reference}", c.change, 100 * (np.exp(np.log(ratios).mean()) - 1))
+        _require_close(
+            f"change of {c.arm} vs {c.reference}",
+            c.change,
+            100 * (np.exp(np.log(ratios).mean()) - 1),
+        )
 
 
 def _require_close(what: str, stored: Any, computed: Any) -> None:

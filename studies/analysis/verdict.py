@@ -37,7 +37,13 @@ def verdict(study: Study, comparisons: Sequence[Comparison]) -> str:
     first = comparisons[0]
     opening = _opening(study, first)
     findings = "; ".join(_finding(c) for c in comparisons)
-    parts = [opening, f"{findings}.", _scope(study, first), _levels(comparisons), _rates(comparisons)]
+    parts = [
+        opening,
+        f"{findings}.",
+        _scope(study, first),
+        _levels(comparisons),
+        _rates(comparisons),
+    ]
     return " ".join(p for p in [*parts, _limits(comparisons)] if p)
 
 
@@ -56,7 +62,11 @@ def _finding(c: Comparison) -> str:
     text = _FINDING[c.outcome].format(arm=c.arm, reference=c.reference, margin=c.margin)
     small = c.outcome in ("better", "worse") and -c.margin < c.low and c.high < c.margin
     less = f", by less than the {c.margin:g} % that matters" if small else ""
-    nearly = f" (Holm-adjusted p = {c.p_holm:.3f})" if c.outcome == "undecided" and c.low * c.high > 0 else ""
+    nearly = (
+        f" (Holm-adjusted p = {c.p_holm:.3f})"
+        if c.outcome == "undecided" and c.low * c.high > 0
+        else ""
+    )
     return f"{text}{less}: {numbers(c)}{nearly}"
 
 
@@ -73,7 +83,11 @@ def _scope(study: Study, c: Comparison) -> str:
     apart = _searched_apart(study)
     if not apart:
         return text
-    luck = "these intervals, which are wider than a matched study's" if c.scope == "method" else "none of its intervals"
+    luck = (
+        "these intervals, which are wider than a matched study's"
+        if c.scope == "method"
+        else "none of its intervals"
+    )
     return (
         f"{text} Each arm searched {listed(apart)} by itself (matched: false), so the luck of its search is in the "
         f"difference and in {luck}."
@@ -89,7 +103,11 @@ def _searched_apart(study: Study) -> list[str]:
 
 def _levels(comparisons: Sequence[Comparison]) -> str:
     level = comparisons[0].level
-    looks = "" if level == 0.05 else f" at the {100 * level:.2g} % level of this look, which keeps 5 % over all looks"
+    looks = (
+        ""
+        if level == 0.05
+        else f" at the {100 * level:.2g} % level of this look, which keeps 5 % over all looks"
+    )
     if len(comparisons) == 1:
         return f"The interval is{looks}." if looks else ""
     return (
@@ -110,7 +128,9 @@ def _rates(comparisons: Sequence[Comparison]) -> str:
 
 
 def _limits(comparisons: Sequence[Comparison]) -> str:
-    visible = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
+    visible = ", ".join(
+        f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons
+    )
     text = f"The smallest effect this study could have seen (power 80 %, before Holm's adjustment) is {visible}."
     plans = [c.needed for c in comparisons if c.needed and c.smallest_visible > c.needed.effect]
     if not plans:
@@ -119,10 +139,10 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     counts = (("searches", largest.searches), ("seeds", largest.seeds))
     what = " x ".join(f"{count} {name}" for name, count in counts if count > 1) or "1 seed"
     if not largest.reachable:
-        return f"{text} To see {largest.effect:g} % in all of them, even {what} would not be enough."
-    return (
-        f"{text} To see {largest.effect:g} % in all of them, about {what} on {largest.blocks} test blocks are needed."
-    )
+        return (
+            f"{text} To see {largest.effect:g} % in all of them, even {what} would not be enough."
+        )
+    return f"{text} To see {largest.effect:g} % in all of them, about {what} on {largest.blocks} test blocks are needed."
 
 
 def listed(names: Sequence[str]) -> str:

@@ -36,8 +36,12 @@ def load_blocks(setting: Setting) -> Mapping[str, Blocks]:
     if setting.shape is not None:
         return {split: _random_blocks(setting, split) for split in SPLITS}
     text, tokenizer = load_text(setting.data), load_tokenizer(setting.base)
-    splits = {s: build_blocks(text.splits[s], tokenizer, setting.block_size, split=s) for s in SPLITS}
-    return {s: b if s == "train" else b.head(min(_EVAL_BLOCKS, b.num_blocks)) for s, b in splits.items()}
+    splits = {
+        s: build_blocks(text.splits[s], tokenizer, setting.block_size, split=s) for s in SPLITS
+    }
+    return {
+        s: b if s == "train" else b.head(min(_EVAL_BLOCKS, b.num_blocks)) for s, b in splits.items()
+    }
 
 
 def _random_blocks(setting: Setting, split: str) -> Blocks:

@@ -11,7 +11,14 @@ from transformers import PreTrainedModel
 from hylorada.runtime.devices import is_out_of_memory
 from studies.bench.designs import DESIGNS, LORA
 from studies.bench.loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
-from studies.bench.measure import WARM_STEPS, Memory, cpu_memory, gpu_memory, matmul_rate, time_steps
+from studies.bench.measure import (
+    WARM_STEPS,
+    Memory,
+    cpu_memory,
+    gpu_memory,
+    matmul_rate,
+    time_steps,
+)
 from studies.bench.options import Plan, Setting
 from studies.bench.result import Kind, Row
 
@@ -54,7 +61,9 @@ class Ladder:
         workers: the processes of the row of processes; None leaves it out.
     """
 
-    def __init__(self, plan: Plan, input_ids: Tokens, say: Say, workers: Workers | None = None) -> None:
+    def __init__(
+        self, plan: Plan, input_ids: Tokens, say: Say, workers: Workers | None = None
+    ) -> None:
         self.setting: Setting = plan.setting
         self._plan, self._input_ids, self._say, self._workers = plan, input_ids, say, workers
         self.base = bench_base(plan.setting)
@@ -71,7 +80,9 @@ class Ladder:
         """Warm all rows up, then measure each of them in every repeat."""
         entries = self._warm_up()
         for repeat in range(self._plan.repeats):
-            self._say(f"repeat {repeat + 1} of {self._plan.repeats}: {'; '.join(e.name for e in entries)}")
+            self._say(
+                f"repeat {repeat + 1} of {self._plan.repeats}: {'; '.join(e.name for e in entries)}"
+            )
             self._lanes.rest()
             self.matmul_rates.append(matmul_rate(self.setting))
             for entry in entries:
@@ -106,7 +117,9 @@ class Ladder:
             self._say("warming up: the plain loop")
             entries.append(self._warm_plain())
         if self._workers is not None:
-            entries.append(_Entry(f"{self._workers.count} processes", "processes", self._workers.count))
+            entries.append(
+                _Entry(f"{self._workers.count} processes", "processes", self._workers.count)
+            )
         packs = self._warm_packs() if "packs" in parts or "designs" in parts else []
         entries += packs if "packs" in parts else packs[-1:]  # designs are compared in the largest
         if "designs" in parts and packs:
@@ -119,7 +132,9 @@ class Ladder:
         for size in self._plan.packs:
             entry = _Entry(f"pack of {size}", "pack", size)
             if not self._warm_pack(entry):
-                self.notes.append(f"a pack of {size} does not fit in memory; the ladder ends before it")
+                self.notes.append(
+                    f"a pack of {size} does not fit in memory; the ladder ends before it"
+                )
                 break
             self.largest = size
             found.append(entry)
@@ -128,7 +143,11 @@ class Ladder:
     def _warm_designs(self) -> list[_Entry]:
         """In the largest pack, all but LoRA alone, which is there."""
         size = self.largest
-        found = [_Entry(f"pack of {size}, {name}", "pack", size, name) for name in DESIGNS if name != LORA]
+        found = [
+            _Entry(f"pack of {size}, {name}", "pack", size, name)
+            for name in DESIGNS
+            if name != LORA
+        ]
         fitting = [e for e in found if self._warm_pack(e)]
         self.notes += [f"{e.name}: does not fit in memory" for e in found if e not in fitting]
         return fitting
@@ -140,7 +159,9 @@ class Ladder:
             memory = cpu_memory(self.setting, self._input_ids, 1, None)
             self._plain = PlainLoop(base, self.setting, self._input_ids)
         else:
-            loop, memory = gpu_memory(lambda: PlainLoop(base, self.setting, self._input_ids), self._base_bytes)
+            loop, memory = gpu_memory(
+                lambda: PlainLoop(base, self.setting, self._input_ids), self._base_bytes
+            )
             assert isinstance(loop, PlainLoop)
             self._plain = loop
         time_steps(self._plain, WARM_STEPS, self.setting.device)
@@ -195,7 +216,8 @@ class Ladder:
     def _row(self, entry: _Entry, solo: dict[int, list[float]]) -> Row:
         comparable = entry.series if entry.design == LORA else {}
         differences = [
-            max(abs(a - b) for a, b in zip(series, solo[k], strict=True)) for k, series in comparable.items()
+            max(abs(a - b) for a, b in zip(series, solo[k], strict=True))
+            for k, series in comparable.items()
         ]
         return Row(
             name=entry.name,

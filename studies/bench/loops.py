@@ -10,7 +10,16 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Lanes, Seat, TrainingConfig, load_base, read_step
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    HyLoRADAConfig,
+    Lanes,
+    Seat,
+    TrainingConfig,
+    load_base,
+    read_step,
+)
 from hylorada.base_models.architectures import architecture_of, head_of
 from studies.bench.designs import ALPHA, LORA, trial_adapter
 from studies.bench.options import Setting
@@ -57,7 +66,12 @@ class PlainLoop:
     """
 
     def __init__(
-        self, base: PreTrainedModel, setting: Setting, input_ids: Tokens, *, learning_rate: float = 1e-3
+        self,
+        base: PreTrainedModel,
+        setting: Setting,
+        input_ids: Tokens,
+        *,
+        learning_rate: float = 1e-3,
     ) -> None:
         from peft import LoraConfig, get_peft_model
 
@@ -70,7 +84,9 @@ class PlainLoop:
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PEFT 0.19-0.21 reads a deprecated attribute
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # PEFT 0.19-0.21 reads a deprecated attribute
             self._model: Any = get_peft_model(base, config).eval()
         self._device = base.device
         self._trained = [p for p in self._model.parameters() if p.requires_grad]
@@ -95,7 +111,9 @@ class PlainLoop:
         for start in range(0, len(input_ids), self._order.batch_size):
             batch = input_ids[start : start + self._order.batch_size]
             tokens = torch.from_numpy(batch).to(self._device, torch.long)
-            losses += [self._model(input_ids=tokens, labels=tokens, use_cache=False).loss.item()] * len(batch)
+            losses += [
+                self._model(input_ids=tokens, labels=tokens, use_cache=False).loss.item()
+            ] * len(batch)
         return sum(losses) / len(losses)
 
     def finish(self) -> None:
@@ -106,7 +124,12 @@ class PackLoop:
     """A pack of the trials that are named by number."""
 
     def __init__(
-        self, lanes: Lanes, setting: Setting, input_ids: Tokens, trials: Sequence[int], design: str = LORA
+        self,
+        lanes: Lanes,
+        setting: Setting,
+        input_ids: Tokens,
+        trials: Sequence[int],
+        design: str = LORA,
     ) -> None:
         config = trial_adapter(setting, design)
         order = trial_order(setting, input_ids)
@@ -115,7 +138,9 @@ class PackLoop:
         self.series: dict[int, list[float]] = {k: [] for k in trials}
         self._unread: list[Any] = []
 
-    def _seat(self, trial: int, config: HyLoRADAConfig, setting: Setting, order: BatchOrder) -> Seat:
+    def _seat(
+        self, trial: int, config: HyLoRADAConfig, setting: Setting, order: BatchOrder
+    ) -> Seat:
         adapter = Adapter(self._lanes.base, config, seed=trial)
         return Seat(adapter, trial_training(setting, trial), order)
 

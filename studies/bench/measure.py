@@ -78,10 +78,14 @@ def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]
     before = torch.cuda.memory_allocated() - base_bytes
     loop = make()
     time_steps(loop, WARM_STEPS, "cuda")
-    return loop, Memory(torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before)
+    return loop, Memory(
+        torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+    )
 
 
-def cpu_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory | None:
+def cpu_memory(
+    setting: Setting, input_ids: Tokens, trials: int, design: str | None
+) -> Memory | None:
     """What a process of its own takes for a pack of ``trials``, or for the plain loop where ``design`` is None.
 
     Returns:

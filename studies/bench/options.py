@@ -148,7 +148,11 @@ def check(options: BenchOptions) -> Plan:
 
 def _number_problems(options: BenchOptions) -> list[str]:
     given = {name: getattr(options, name) for name in _AT_LEAST}
-    problems = [f"{n} must be at least {_AT_LEAST[n]}, got {v}" for n, v in given.items() if _below(v, _AT_LEAST[n])]
+    problems = [
+        f"{n} must be at least {_AT_LEAST[n]}, got {v}"
+        for n, v in given.items()
+        if _below(v, _AT_LEAST[n])
+    ]
     return problems + field_problems(HyLoRADAConfig, {"r": options.r})
 
 
@@ -172,9 +176,13 @@ def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tupl
             problems += error.problems
         return model, data
     if options.model is not None:
-        problems.append(f"model {options.model!r} and shape {options.shape!r} can't be given together")
+        problems.append(
+            f"model {options.model!r} and shape {options.shape!r} can't be given together"
+        )
     if options.data is not None:
-        problems.append(f"data {options.data!r} can't be used with shape: random weights are given random tokens")
+        problems.append(
+            f"data {options.data!r} can't be used with shape: random weights are given random tokens"
+        )
     if options.shape not in SHAPES:
         problems.append(f"shape {options.shape!r} is unknown; {nearest(options.shape, SHAPES)}")
     elif block_size > (limit := int(shape_config(options.shape).max_position_embeddings)):

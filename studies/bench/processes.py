@@ -72,7 +72,9 @@ class RayWorkers:
             asked["num_gpus"] = share(1, count)
         tokens = ray.put(input_ids)
         make = ray.remote(_Worker).options(**asked).remote
-        self._actors: list[Any] = [make(setting, tokens, max(1, available_cores() // count)) for _ in range(count)]
+        self._actors: list[Any] = [
+            make(setting, tokens, max(1, available_cores() // count)) for _ in range(count)
+        ]
         self._all("warm_up")
         self._all("release")
 
@@ -90,7 +92,9 @@ class RayWorkers:
 
 
 @contextmanager
-def ray_workers(setting: Setting, input_ids: Tokens, count: int, workspace: Path) -> Iterator[RayWorkers]:
+def ray_workers(
+    setting: Setting, input_ids: Tokens, count: int, workspace: Path
+) -> Iterator[RayWorkers]:
     """The processes under a private Ray, which ends with them; :func:`make_private` has been called before."""
     start_ray(None, workspace)
     try:

@@ -35,5 +35,7 @@ def write_profile(loop: PackLoop, device: str, path: Path) -> str:
         busy = sum(e.time_range.elapsed_us() for e in kernels) / 1e6
         line += f"; {len(kernels)} kernels and copies take {1e3 * busy:.2f} ms: GPU busy {100 * busy / step:.0f} %"
     order = "self_device_time_total" if cuda else "self_cpu_time_total"
-    path.write_text(f"{line}\n\n{averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)}\n")
+    path.write_text(
+        f"{line}\n\n{averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)}\n"
+    )
     return line

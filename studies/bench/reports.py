@@ -40,7 +40,9 @@ class _Jobs:
         """Left to the times: a bench on a machine that loses processes measures that."""
 
 
-def report_cost(setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path) -> dict[str, Any]:
+def report_cost(
+    setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path
+) -> dict[str, Any]:
     """Train ``seats`` trials twice, with and without reports between their first and their last.
 
     The time from the first report to the last is compared, so starts and compilers are left out; both have the last.
@@ -51,10 +53,17 @@ def report_cost(setting: Setting, blocks: Mapping[str, Blocks], seats: int, work
     engine = {"model": setting.base, "dtype": setting.dtype}
     batch_size = setting.batch_size
     cluster = Cluster(
-        address=None, seats=seats, batch_size=batch_size, engine=engine, blocks=dict(blocks), workspace=workspace
+        address=None,
+        seats=seats,
+        batch_size=batch_size,
+        engine=engine,
+        blocks=dict(blocks),
+        workspace=workspace,
     )
     try:
-        seconds = {k: _time(cluster, setting, seats, steps, workspace / k) for k, steps in plans.items()}
+        seconds = {
+            k: _time(cluster, setting, seats, steps, workspace / k) for k, steps in plans.items()
+        }
     finally:
         cluster.close()
     reports = periods - 1
@@ -71,7 +80,9 @@ def report_cost(setting: Setting, blocks: Mapping[str, Blocks], seats: int, work
     }
 
 
-def _time(cluster: Cluster, setting: Setting, seats: int, steps: tuple[int, ...], folder: Path) -> float:
+def _time(
+    cluster: Cluster, setting: Setting, seats: int, steps: tuple[int, ...], folder: Path
+) -> float:
     source = _Jobs([_job(setting, k, steps, folder) for k in range(seats)])
     cluster.run(source)
     if source.failures:

@@ -79,7 +79,9 @@ class Bench:
     def step_time_ratios(self, row: Row) -> Sequence[float]:
         """A step's time over that of LoRA alone, in each repeat: rows are measured in turns, so repeats are pairs."""
         lora = self._lora_beside(row)
-        return [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
+        return (
+            [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
+        )
 
     def figures(self, row: Row) -> dict[str, float | None]:
         """What the tables show of a row; the last two are against LoRA alone."""
@@ -93,7 +95,9 @@ class Bench:
             "ratio_to_plain": self._ratio(row, "plain"),
             "ratio_to_processes": self._ratio(row, "processes"),
             "added_parameters": None if lora is None else row.parameters - lora.parameters,
-            "step_time_ratio": None if lora is None else statistics.median(self.step_time_ratios(row)),
+            "step_time_ratio": None
+            if lora is None
+            else statistics.median(self.step_time_ratios(row)),
         }
 
     def _ratio(self, row: Row, kind: Kind) -> float | None:

@@ -44,10 +44,15 @@ def run_bench(plan: Plan, say: Say) -> Bench:
         notes = list(ladder.notes)
         if plan.profile is not None:
             loop = ladder.loop(ladder.largest or plan.packs[0])
-            notes.append(f"{write_profile(loop, plan.setting.device, plan.profile)}; see {plan.profile}")
+            notes.append(
+                f"{write_profile(loop, plan.setting.device, plan.profile)}; see {plan.profile}"
+            )
             del loop
         bench = Bench(
-            setting={**dataclasses.asdict(plan.setting), "base": plan.setting.shape or plan.setting.base},
+            setting={
+                **dataclasses.asdict(plan.setting),
+                "base": plan.setting.shape or plan.setting.base,
+            },
             provenance=provenance,
             step_operations=step_operations(ladder.base, plan.setting),
             matmul_rates=ladder.matmul_rates,
@@ -71,15 +76,21 @@ def _workspace() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure_rows(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path) -> tuple[Ladder, Sequence[Row]]:
+def _measure_rows(
+    plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path
+) -> tuple[Ladder, Sequence[Row]]:
     input_ids = blocks["train"].input_ids
     with ExitStack() as stack:
         workers = None
         if "processes" in plan.parts:
-            from studies.bench.processes import ray_workers  # imports Ray, which reads the environment
+            from studies.bench.processes import (
+                ray_workers,
+            )  # imports Ray, which reads the environment
 
             say(f"starting {plan.processes} processes")
-            workers = stack.enter_context(ray_workers(plan.setting, input_ids, plan.processes, workspace))
+            workers = stack.enter_context(
+                ray_workers(plan.setting, input_ids, plan.processes, workspace)
+            )
         ladder = Ladder(plan, input_ids, say, workers)
         return ladder, ladder.run()
 

@@ -9,7 +9,12 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 SHAPES = ("gpt2", "smollm2")
-_SMOLLM2: dict[str, Any] = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+_SMOLLM2: dict[str, Any] = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+}
 _SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 
 

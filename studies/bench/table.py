@@ -30,7 +30,15 @@ def _print(out: Console, lines: list[str]) -> None:
 
 
 def _sheet(bench: Bench) -> Sheet:
-    titles = ("trial-steps/s", "tokens/s", "of matmul", "peak memory", "vs plain", "vs processes", "loss vs solo")
+    titles = (
+        "trial-steps/s",
+        "tokens/s",
+        "of matmul",
+        "peak memory",
+        "vs plain",
+        "vs processes",
+        "loss vs solo",
+    )
     rows = tuple((row.name, *_cells(bench, row)) for row in bench.rows if row.design == LORA)
     return Sheet(("median of repeats", *titles), rows)
 
@@ -51,7 +59,9 @@ def _design_cells(bench: Bench, row: Row) -> tuple[str, ...]:
 
 def _cells(bench: Bench, row: Row) -> list[str]:
     found = bench.figures(row)
-    share, plain, processes = (found[k] for k in ("matmul_share", "ratio_to_plain", "ratio_to_processes"))
+    share, plain, processes = (
+        found[k] for k in ("matmul_share", "ratio_to_plain", "ratio_to_processes")
+    )
     return [
         f"{row.rate:.2f}",
         f"{found['tokens_per_s']:,.0f}",

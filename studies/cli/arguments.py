@@ -36,12 +36,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(words)
     for name, value in vars(args).items():
         if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
-            parser.error(f"argument --{name.replace('_', '-')}: '--' is no value")  # argparse makes [] of --name=--
+            parser.error(
+                f"argument --{name.replace('_', '-')}: '--' is no value"
+            )  # argparse makes [] of --name=--
     return args
 
 
 def _refuse_unknown(
-    words: Sequence[str], parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+    words: Sequence[str],
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, argparse.ArgumentParser],
 ) -> None:
     """Refuse an unknown command or option with the nearest name, before argparse names what is missing beside it.
 
@@ -64,13 +68,19 @@ def _refuse_unknown(
 def _unknown_option(words: Sequence[str], parser: argparse.ArgumentParser) -> str | None:
     """Return the first word that argparse would take for an option and the parser has none of."""
     options = itertools.takewhile(lambda word: word != "--", words)
-    names = [word.partition("=")[0] for word in options if word.startswith("-") and not _is_value(word)]
+    names = [
+        word.partition("=")[0] for word in options if word.startswith("-") and not _is_value(word)
+    ]
     return next((name for name in names if name not in _options(parser)), None)
 
 
 def _is_value(word: str) -> bool:
     """Return whether argparse takes a word with a dash in front for a value."""
-    return word == "-" or " " in word.partition("=")[0] or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None
+    return (
+        word == "-"
+        or " " in word.partition("=")[0]
+        or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None
+    )
 
 
 def _options(parser: argparse.ArgumentParser) -> set[str]:
@@ -91,8 +101,18 @@ def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     _add_extend(commands)
     _add_resolve(commands)
     _add_explain(commands)
-    _add_simple(commands, "list", "study definitions, and the studies in the storage folder", json_output=True)
-    show = _add_simple(commands, "show", "a study's settings as YAML, to edit and run with --config", json_output=True)
+    _add_simple(
+        commands,
+        "list",
+        "study definitions, and the studies in the storage folder",
+        json_output=True,
+    )
+    show = _add_simple(
+        commands,
+        "show",
+        "a study's settings as YAML, to edit and run with --config",
+        json_output=True,
+    )
     _add_study_options(show)
     _add_named(commands, "report", "the table and the verdict of a study")
     _add_named(commands, "status", "how far a study has come")
@@ -102,7 +122,9 @@ def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     ui = _add_simple(commands, "ui", "serve the MLflow page on this machine")
     ui.add_argument("--port", type=int, default=5000, help="default: %(default)s")
     ui.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; default: %(default)s (this machine only)"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; default: %(default)s (this machine only)",
     )
     return parser, commands.choices
 
@@ -131,7 +153,9 @@ def _path(text: str) -> Path:
 
 
 def _add_storage(parser: Any) -> None:
-    parser.add_argument("--storage", type=_folder, default=Path("mlruns"), help="folder; default: %(default)s")
+    parser.add_argument(
+        "--storage", type=_folder, default=Path("mlruns"), help="folder; default: %(default)s"
+    )
     parser.add_argument(
         "--tracking-uri",
         help="MLflow: a database or server; default: MLFLOW_TRACKING_URI, else sqlite in the storage folder",
@@ -140,26 +164,45 @@ def _add_storage(parser: Any) -> None:
 
 def _add_study_options(parser: Any) -> None:
     parser.add_argument(
-        "study", nargs="?", help="definition (see `hylorada list`) or the name of one that has been run"
+        "study",
+        nargs="?",
+        help="definition (see `hylorada list`) or the name of one that has been run",
     )
-    parser.add_argument("--config", type=_path, metavar="FILE", help="YAML file with the fields to change")
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one field; may be repeated")
-    parser.add_argument("--name", help="of this study: folder and MLflow experiment; default: the definition's")
+    parser.add_argument(
+        "--config", type=_path, metavar="FILE", help="YAML file with the fields to change"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="change one field; may be repeated",
+    )
+    parser.add_argument(
+        "--name", help="of this study: folder and MLflow experiment; default: the definition's"
+    )
     parser.add_argument("--model", help="base: tiny, smollm2-135m, a hub id or a folder")
     parser.add_argument(
-        "--data", help="text: pydocs, a hub name:config, a folder or a file (.txt .jsonl .parquet .csv .tsv)"
+        "--data",
+        help="text: pydocs, a hub name:config, a folder or a file (.txt .jsonl .parquet .csv .tsv)",
     )
-    parser.add_argument("--text-column", help="column of a table; default: text, content, or chats (messages)")
+    parser.add_argument(
+        "--text-column", help="column of a table; default: text, content, or chats (messages)"
+    )
     _add_separator(parser)
     parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm, in each search")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help="search trials for each arm, in each search"
+    )
     parser.add_argument(
         "--searches",
         type=int,
         metavar="R",
         help="independent searches; with 2 or more, the verdict is about the method",
     )
-    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in each search")
+    parser.add_argument(
+        "--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in each search"
+    )
     parser.add_argument("--seed", type=int, help="of the whole study")
 
 
@@ -180,12 +223,18 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_extend(commands: Any) -> None:
-    text = "enlarge a study that has been run: more searches, more trials in each, more paired seeds"
+    text = (
+        "enlarge a study that has been run: more searches, more trials in each, more paired seeds"
+    )
     parser = _add_simple(commands, "extend", text, json_output=True)
     parser.add_argument("study", help="name of a study that has been run")
-    parser.add_argument("--trials", type=int, metavar="N", help="search trials for each arm and search, in all")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help="search trials for each arm and search, in all"
+    )
     parser.add_argument("--searches", type=int, metavar="R", help="independent searches, in all")
-    parser.add_argument("--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in all")
+    parser.add_argument(
+        "--seeds", type=int, metavar="S", help="paired seeds of the confirm stage, in all"
+    )
     _add_place(parser)
 
 
@@ -200,7 +249,9 @@ def _add_resolve(commands: Any) -> None:
         metavar="PERCENT",
         help="largest change that does not matter; default: %(default)s",
     )
-    parser.add_argument("--time-limit", type=_seconds, metavar="TIME", help="such as 90s, 30m or 2h; default: none")
+    parser.add_argument(
+        "--time-limit", type=_seconds, metavar="TIME", help="such as 90s, 30m or 2h; default: none"
+    )
     _add_place(parser)
 
 
@@ -234,7 +285,9 @@ def _add_explain(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", help="name of a study that has finished")
-    parser.add_argument("--arm", help="whose winner; default: the arm of the study's first comparison")
+    parser.add_argument(
+        "--arm", help="whose winner; default: the arm of the study's first comparison"
+    )
     parser.add_argument(
         "--search",
         type=int,
@@ -243,7 +296,10 @@ def _add_explain(commands: Any) -> None:
         help="which search's winner, from 0: each search has its own; default: %(default)s",
     )
     parser.add_argument(
-        "--seeds", type=int, metavar="S", help="fresh paired seeds; default: the study's seeds, at least 3"
+        "--seeds",
+        type=int,
+        metavar="S",
+        help="fresh paired seeds; default: the study's seeds, at least 3",
     )
     _add_storage(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -256,12 +312,21 @@ def _seconds(text: str) -> float:
     try:
         return float(number) * units[unit]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 30m or 2h, got {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"must be a time such as 90s, 30m or 2h, got {text!r}"
+        ) from None
 
 
 def _add_place(parser: Any) -> None:
-    parser.add_argument("--address", help="Ray cluster to join, auto or HOST:6379; default: this machine")
-    parser.add_argument("--seats", type=int, metavar="K", help="trials in a pack; default: 4 on CPUs, measured on GPUs")
+    parser.add_argument(
+        "--address", help="Ray cluster to join, auto or HOST:6379; default: this machine"
+    )
+    parser.add_argument(
+        "--seats",
+        type=int,
+        metavar="K",
+        help="trials in a pack; default: 4 on CPUs, measured on GPUs",
+    )
     parser.add_argument(
         "--wait",
         type=float,
@@ -275,16 +340,26 @@ def _add_evaluate(commands: Any) -> None:
     text = "NLL, PPL and bits per byte of a base, or of an adapter on it, on a text"
     parser = commands.add_parser("evaluate", help=text, description=text + ".")
     exported = "default: %s, or what an exported adapter was tested on"
-    parser.add_argument("--adapter", type=_folder, metavar="DIR", help="a saved or exported adapter; default: none")
+    parser.add_argument(
+        "--adapter", type=_folder, metavar="DIR", help="a saved or exported adapter; default: none"
+    )
     parser.add_argument("--model", help=exported % "tiny")
     parser.add_argument("--data", help=exported % "pydocs")
-    parser.add_argument("--text-column", help="column of a table; default: text, content, or chats (messages)")
-    _add_separator(parser)
-    parser.add_argument("--split", default="test", help="train, validation or test; default: %(default)s")
-    parser.add_argument("--block-size", type=int, metavar="T", help=exported % "128")
-    parser.add_argument("--blocks", type=int, metavar="N", help="first N blocks; " + exported % "all")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float64"), help="of the base; " + exported % "float32"
+        "--text-column", help="column of a table; default: text, content, or chats (messages)"
+    )
+    _add_separator(parser)
+    parser.add_argument(
+        "--split", default="test", help="train, validation or test; default: %(default)s"
+    )
+    parser.add_argument("--block-size", type=int, metavar="T", help=exported % "128")
+    parser.add_argument(
+        "--blocks", type=int, metavar="N", help="first N blocks; " + exported % "all"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float64"),
+        help="of the base; " + exported % "float32",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -293,30 +368,72 @@ def _add_export(commands: Any) -> None:
     text = "write the winner of a finished study: an adapter that stock PEFT loads too, and its model card"
     parser = _add_simple(commands, "export", text, json_output=True)
     parser.add_argument("study", help="name of a study that has been run")
-    parser.add_argument("--arm", help="whose winner; default: the arm of lowest mean validation loss over its seeds")
-    parser.add_argument("--seed", type=int, metavar="N", help="which paired seed's run; default: the first")
-    parser.add_argument("--output", type=_folder, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--arm", help="whose winner; default: the arm of lowest mean validation loss over its seeds"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="which paired seed's run; default: the first"
+    )
+    parser.add_argument(
+        "--output", type=_folder, required=True, metavar="DIR", help="folder to write"
+    )
 
 
 def _add_bench(commands: Any) -> None:
     text = "speed and memory of packs against plain loops and processes, on this machine"
     parser = commands.add_parser("bench", help=text, description=text[0].upper() + text[1:] + ".")
     parser.add_argument("--model", help="base; default: tiny")
-    parser.add_argument("--shape", help="random weights in the shape of gpt2 or smollm2 instead of a model")
+    parser.add_argument(
+        "--shape", help="random weights in the shape of gpt2 or smollm2 instead of a model"
+    )
     parser.add_argument("--data", help="text; default: pydocs, random tokens with --shape")
-    parser.add_argument("--block-size", type=int, metavar="T", help="tokens in a block; default: 128, 512 on a GPU")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="blocks a step; default: 2, 4 on a GPU")
+    parser.add_argument(
+        "--block-size", type=int, metavar="T", help="tokens in a block; default: 128, 512 on a GPU"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="blocks a step; default: 2, 4 on a GPU"
+    )
     parser.add_argument("--r", type=int, default=8, help="LoRA rank; default: %(default)s")
     parser.add_argument("--dtype", help="of the base; default: float32, bfloat16 on a GPU")
-    parser.add_argument("--packs", metavar="K,K", help="sizes of packs; default: 1,2,4,... up to --max-pack")
-    parser.add_argument("--max-pack", type=int, metavar="K", help="default: 8, 64 on a GPU, as memory allows")
-    parser.add_argument("--steps", type=int, default=20, help="of each trial in a measurement; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=5, help="of each measurement; default: %(default)s")
-    parser.add_argument("--rows", metavar="A,B", help="of plain,processes,packs,designs,memory,report; default: all")
-    parser.add_argument("--processes", type=int, metavar="N", help="that share the device; default: cores, 8 on a GPU")
-    parser.add_argument("--no-processes", action="store_true", help="leave out what needs Ray: processes and report")
-    parser.add_argument("--search", action="store_true", help="time whole searches too, process starts included")
-    parser.add_argument("--trials", type=int, default=24, metavar="N", help="of --search; default: %(default)s")
-    parser.add_argument("--search-steps", type=int, default=48, help="of its trials; default: %(default)s")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="write the profile of one step of the last pack")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to a file")
+    parser.add_argument(
+        "--packs", metavar="K,K", help="sizes of packs; default: 1,2,4,... up to --max-pack"
+    )
+    parser.add_argument(
+        "--max-pack", type=int, metavar="K", help="default: 8, 64 on a GPU, as memory allows"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=20, help="of each trial in a measurement; default: %(default)s"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of each measurement; default: %(default)s"
+    )
+    parser.add_argument(
+        "--rows", metavar="A,B", help="of plain,processes,packs,designs,memory,report; default: all"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="that share the device; default: cores, 8 on a GPU",
+    )
+    parser.add_argument(
+        "--no-processes", action="store_true", help="leave out what needs Ray: processes and report"
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="time whole searches too, process starts included"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=24, metavar="N", help="of --search; default: %(default)s"
+    )
+    parser.add_argument(
+        "--search-steps", type=int, default=48, help="of its trials; default: %(default)s"
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write the profile of one step of the last pack",
+    )
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to a file"
+    )

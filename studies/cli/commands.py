@@ -100,7 +100,13 @@ def _resolve(args: argparse.Namespace, console: Console) -> int:
 
     study = Study.from_dict(stored_study(_open(args) / "study.json"))
     budget = Budget(args.margin, args.time_limit)
-    return _run_study(study, _options(args), args, console, lambda *a: resolve(a[0], a[1], a[2], budget, run_study))
+    return _run_study(
+        study,
+        _options(args),
+        args,
+        console,
+        lambda *a: resolve(a[0], a[1], a[2], budget, run_study),
+    )
 
 
 def _explain(args: argparse.Namespace, console: Console) -> int:
@@ -110,11 +116,15 @@ def _explain(args: argparse.Namespace, console: Console) -> int:
     folder = _open(args)
     _require_results(folder, args.study)
     study, request = asked(folder, args)
-    found = _carried(study, _options(args), lambda options: explain_study(study, options, console, request))
+    found = _carried(
+        study, _options(args), lambda options: explain_study(study, options, console, request)
+    )
     if isinstance(found, int):
         return found
     values = explanation_values(found)
-    printing(lambda: print_json(values, indent=1) if args.json else print_explanation(found, folder))
+    printing(
+        lambda: print_json(values, indent=1) if args.json else print_explanation(found, folder)
+    )
     return 3 if tell_failures(folder) else 0
 
 
@@ -130,7 +140,11 @@ def _options(args: argparse.Namespace) -> Options:
 
 
 def _run_study(
-    study: Any, options: Options, args: argparse.Namespace, console: Console, run: Callable[..., Any] | None = None
+    study: Any,
+    options: Options,
+    args: argparse.Namespace,
+    console: Console,
+    run: Callable[..., Any] | None = None,
 ) -> int:
     from studies.runner.run import run_study
 
@@ -142,7 +156,9 @@ def _run_study(
     def show() -> None:
         print_results(results, args.json)
         if not args.json:
-            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}")
+            print(
+                f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}"
+            )
 
     printing(show)
     crashed = tell_failures(folder)
@@ -154,17 +170,27 @@ def _carried(study: Any, options: Options, run: Callable[[Options], Any]) -> Any
     try:
         return run(options)
     except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into the second
-        saved = "state saved" if os.path.isdir(options.study_folder(study.name)) else "nothing to save yet"
+        saved = (
+            "state saved"
+            if os.path.isdir(options.study_folder(study.name))
+            else "nothing to save yet"
+        )
         print(f"interrupted; {saved}. To go on: {command_line()}", file=sys.stderr)
         return 130
     except InputError:
         raise
     except StudyStopped as error:
-        print(f"hylorada: {error}\nthe study stopped; state saved. To go on: {command_line()}", file=sys.stderr)
+        print(
+            f"hylorada: {error}\nthe study stopped; state saved. To go on: {command_line()}",
+            file=sys.stderr,
+        )
         return 3
     except Exception:
         print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
-        print(f"hylorada: the study broke off; state saved. To go on: {command_line()}", file=sys.stderr)
+        print(
+            f"hylorada: the study broke off; state saved. To go on: {command_line()}",
+            file=sys.stderr,
+        )
         return 3
 
 
@@ -224,7 +250,9 @@ def _open_finished(args: argparse.Namespace) -> Path:
 
 def _require_results(folder: Path, name: str) -> None:
     if not (folder / "results.json").exists():
-        raise InputError(f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end")
+        raise InputError(
+            f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end"
+        )
 
 
 def _report(args: argparse.Namespace, _console: Console) -> int:
@@ -248,12 +276,17 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     folder = _open(args)
     study = Study.from_dict(stored_study(folder / "study.json"))
     unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
-    busy = unfinished and _at_work(folder)  # looked at first: a process that is at work changes what is read next
+    busy = unfinished and _at_work(
+        folder
+    )  # looked at first: a process that is at work changes what is read next
     records = load_records(folder)
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
     for name, loss in () if busy else incomplete_runs(folder, study, records):
-        print(f"hylorada: note: {loss}; `hylorada run {shlex.quote(args.study)}` trains {name} again", file=sys.stderr)
+        print(
+            f"hylorada: note: {loss}; `hylorada run {shlex.quote(args.study)}` trains {name} again",
+            file=sys.stderr,
+        )
     if unfinished:
         _close_abandoned(args, folder)
     if args.json:
@@ -265,7 +298,9 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
         print(line)
     if unfinished and not busy:
         command = going_on(args.study, records)
-        where = _option("--storage", args.storage, Path("mlruns")) + _option("--tracking-uri", args.tracking_uri, None)
+        where = _option("--storage", args.storage, Path("mlruns")) + _option(
+            "--tracking-uri", args.tracking_uri, None
+        )
         print(f"Not running. Resume with: {shlex.join([*command, *where])}")
     if lost := [r.restarts for r in records.values() if r.restarts]:
         print(f"restarts: {sum(lost)}, of {len(lost)} trials whose process or machine was lost")
@@ -297,15 +332,22 @@ def _evaluate(args: argparse.Namespace, _console: Console) -> int:
     from studies.runner.evaluate import Request, measure
 
     request = Request.of(args.adapter, {name: getattr(args, name) for name in Request.options()})
-    values, notes = measure(request, None if args.json else partial(print, "hylorada:", file=sys.stderr, flush=True))
+    values, notes = measure(
+        request, None if args.json else partial(print, "hylorada:", file=sys.stderr, flush=True)
+    )
     for note in notes:
         print(f"hylorada: {note}", file=sys.stderr)
     if args.json:
-        finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in values.items()}
+        finite = {
+            k: v if not isinstance(v, float) or math.isfinite(v) else None
+            for k, v in values.items()
+        }
         print_json(finite, allow_nan=False)  # JSON has no NaN, which a tenth without tokens gives
     else:
         what = f"{request.model} with {request.adapter}" if request.adapter else request.model
-        print(f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens")
+        print(
+            f"{what} on {request.data}, split {request.split}, {values['blocks']} x {request.block_size} tokens"
+        )
         print(
             f"NLL {values['nll']:.6f}  PPL {values['ppl']:.4f}  bits per byte {values['bits_per_byte']:.4f}  "
             f"tokens {values['tokens']}"
@@ -320,7 +362,9 @@ def _export(args: argparse.Namespace, _console: Console) -> int:
     if args.json:
         print_json({**found, "output": str(args.output)}, indent=1)
     else:
-        print(f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}")
+        print(
+            f"{args.output}: {found['run']} of study {found['study']!r}, test PPL {found['test_ppl']:.4f}"
+        )
     return 0
 
 

@@ -33,7 +33,10 @@ def explanation_values(found: Explanation) -> dict[str, Any]:
 def print_explanation(found: Explanation, folder: Path) -> None:
     """Print both tables and the sentences that they support."""
     for title, sheet in (
-        (f"From the defaults to {found.trial}, each step on top of those above:", path_sheet(found)),
+        (
+            f"From the defaults to {found.trial}, each step on top of those above:",
+            path_sheet(found),
+        ),
         (f"From {found.trial} one step away:", neighbours_sheet(found)),
     ):
         if sheet.rows:

@@ -88,7 +88,9 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     known = definitions()
     name = str(args.study or file.get("definition") or "")
     if not name:
-        raise InputError(f"name a study: {', '.join(known)}; or give --config FILE with a definition")
+        raise InputError(
+            f"name a study: {', '.join(known)}; or give --config FILE with a definition"
+        )
     stored = study_folder(args.storage, name)
     if name in known:
         begun = _begun(known[name].STUDY, study_folder(args.storage, args.name or name))

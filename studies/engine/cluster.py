@@ -67,7 +67,9 @@ class Cluster:
         self._address, self._folder, self._gate = address, workspace, gate
         if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
             start_ray(address, workspace)
-        self._kind = "GPU" if nodes_with("GPU") else "CPU"  # for good: what joins later is no reason to change
+        self._kind = (
+            "GPU" if nodes_with("GPU") else "CPU"
+        )  # for good: what joins later is no reason to change
         self._name = f"hylorada-{uuid.uuid4().hex}"
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
         self._asked_seats, self._batch_size = seats, batch_size
@@ -89,7 +91,9 @@ class Cluster:
     @cached_property
     def seats(self) -> int:
         """Trials in a pack."""
-        return self._asked_seats or (self._measured_seats(self._batch_size) if self._kind == "GPU" else 4)
+        return self._asked_seats or (
+            self._measured_seats(self._batch_size) if self._kind == "GPU" else 4
+        )
 
     def _measured_seats(self, batch_size: int) -> int:
         return int(self._ask("find_seats", batch_size))
@@ -136,7 +140,12 @@ class Cluster:
         """What one trial asks for, in a whole run: its share of a GPU, or of the cores of the smallest node now."""
         if self._kind == "GPU":
             return {"cpu": 0, "gpu": share(1, self.seats)}
-        return {"cpu": share(min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats), "gpu": 0}
+        return {
+            "cpu": share(
+                min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats
+            ),
+            "gpu": 0,
+        }
 
     def free(self, name: str) -> None:
         """Empty the seat of a trial whose process is gone."""
@@ -153,11 +162,21 @@ class Cluster:
         Raises:
             StudyStopped: something outside the trials keeps them from going on.
         """
-        from studies.engine.tune_loop import run_trials  # takes seconds to import; hosts start meanwhile
+        from studies.engine.tune_loop import (
+            run_trials,
+        )  # takes seconds to import; hosts start meanwhile
 
         waiting = 0 if self._gate is None else 1
         folder = self._folder / "t"
-        run_trials(source, check, self.free, registry=self._name, asked=self.resources, waiting=waiting, folder=folder)
+        run_trials(
+            source,
+            check,
+            self.free,
+            registry=self._name,
+            asked=self.resources,
+            waiting=waiting,
+            folder=folder,
+        )
 
     def close(self) -> None:
         """End the private Ray, or leave the cluster."""

@@ -39,7 +39,11 @@ class Controller(TuneController):
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
         own = self._trial_to_actor.get(trial)
-        if own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own):
+        if (
+            own is not None
+            and trial not in self._resetting_trials
+            and self._actor_manager.is_actor_started(own)
+        ):
             return False  # it has its resources, and is about to run
         return bool(super()._maybe_reuse_cached_actor(trial))
 

@@ -27,7 +27,9 @@ Result = TypeVar("Result")
 ENGINE = "studies.engine.packs:Engine"
 _ON_CPUS = {
     # glibc would give the memory of a step back to the system, and get it anew, page by page, in the next
-    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 25)),  # the most it takes
+    "MALLOC_MMAP_THRESHOLD_": os.environ.get(
+        "MALLOC_MMAP_THRESHOLD_", str(1 << 25)
+    ),  # the most it takes
     "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
 }
 _LOOK_S = 0.05  # between two looks for the text
@@ -52,14 +54,20 @@ class Host:
         self._builder = ThreadPoolExecutor(1)  # makes seats while the others go on
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
-        self._between: dict[str, float] = {}  # trials that have just reported -> when to stop waiting for them
-        self._suspects: set[str] = set()  # trials of a pass that failed; each goes alone until its next report
+        self._between: dict[
+            str, float
+        ] = {}  # trials that have just reported -> when to stop waiting for them
+        self._suspects: set[str] = (
+            set()
+        )  # trials of a pass that failed; each goes alone until its next report
         self._operations: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._gone = False  # its device is lost
 
-    async def attach(self, job: dict[str, Any], token: str, seen: int, alone: bool = False) -> Report | None:
+    async def attach(
+        self, job: dict[str, Any], token: str, seen: int, alone: bool = False
+    ) -> Report | None:
         """Take a seat; a second incarnation of a trial takes over from the first.
 
         Args:
@@ -142,13 +150,18 @@ class Host:
         return await self._compute(self._engine.find_seats, batch_size)
 
     async def _compute(
-        self, function: Callable[..., Result], *arguments: Any, thread: ThreadPoolExecutor | None = None
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        thread: ThreadPoolExecutor | None = None,
     ) -> Result:
         """The function's result; by default from the thread of the passes, after the one under way."""
         if self._gone:
             raise HostGone
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, function, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(
+                thread or self._thread, function, *arguments
+            )
         except Exception as error:
             if (told := self._told(error)) is error:
                 raise
@@ -188,7 +201,9 @@ class Host:
                 continue
             names = self._next_pass()
             try:
-                results = await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.advance, names)
+                results = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._engine.advance, names
+                )
             except Exception as error:
                 results = self._part(names, error)
             for name, result in results.items():
@@ -208,7 +223,9 @@ class Host:
         if len(names) == 1 or isinstance(told, DeviceLost):
             return dict.fromkeys(names, told)
         self._suspects.update(names)
-        for name in names:  # some may have been updated, some not: they go on from their checkpoints
+        for (
+            name
+        ) in names:  # some may have been updated, some not: they go on from their checkpoints
             self._release(name, SeatLost(name))
         return {}
 

@@ -20,7 +20,12 @@ from studies.process.provenance import code_digest, package_versions
 
 PATIENCE_S = 60.0  # a share may take that long to show a new file
 _ANSWER_S = 120.0  # for a node to start a process, import this package and look at the base
-_SAME = ("hylorada", "torch", "transformers", "numpy")  # what a result depends on; Ray itself compares Ray and Python
+_SAME = (
+    "hylorada",
+    "torch",
+    "transformers",
+    "numpy",
+)  # what a result depends on; Ray itself compares Ray and Python
 _QUESTION = "question"
 
 Node = Mapping[str, Any]  # as `ray.nodes` gives it
@@ -81,10 +86,14 @@ class Gate:
             token = secrets.token_hex(16)
             (place / _QUESTION).write_text(token)
             asked = {_ask(node, self._question(place, node, token)): node for node in nodes}
-            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self.patience + _ANSWER_S)
+            ready, _ = ray.wait(
+                list(asked), num_returns=len(asked), timeout=self.patience + _ANSWER_S
+            )
             for ref, node in asked.items():
                 problems[node["NodeID"]] = (
-                    self._judged(node, ref, place, token) if ref in ready else [f"node {called(node)} doesn't answer"]
+                    self._judged(node, ref, place, token)
+                    if ref in ready
+                    else [f"node {called(node)} doesn't answer"]
                 )
         self.admitted |= {node for node, found in problems.items() if not found}
         return sorted(problem for found in problems.values() for problem in found)
@@ -99,15 +108,21 @@ class Gate:
             found = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
             why = (str(error).strip().splitlines() or [""])[-1]
-            return [f"node {called(node)} can't run hylorada: {why}; install the same packages on all nodes"]
+            return [
+                f"node {called(node)} can't run hylorada: {why}; install the same packages on all nodes"
+            ]
         except ray.exceptions.RayError:  # it has left the cluster
             return []
         problems = _differences(node, found["versions"])
         problems += self._base_problems(node, found)
-        problems += [f"{path!r} is not visible from node {called(node)}" for path in found["unseen"]]
+        problems += [
+            f"{path!r} is not visible from node {called(node)}" for path in found["unseen"]
+        ]
         storage = f"storage {str(self.storage)!r}"
         if found["refused"]:
-            problems.append(f"{storage} can't be written from node {called(node)}: {found['refused']}")
+            problems.append(
+                f"{storage} can't be written from node {called(node)}: {found['refused']}"
+            )
         elif not found["visible"] or not _comes(place / node["NodeID"], token, self.patience):
             where = "put --storage on a file system that all nodes see"
             problems.append(f"{storage} is not visible from node {called(node)}; {where}")
@@ -121,7 +136,9 @@ class Gate:
         name, ours = self.base
         if found["fingerprint"] == ours:
             return []
-        return [f"node {called(node)} has another version of model {name!r}: {found['fingerprint']}, this one {ours}"]
+        return [
+            f"node {called(node)} has another version of model {name!r}: {found['fingerprint']}, this one {ours}"
+        ]
 
 
 @dataclass(frozen=True)
@@ -158,7 +175,13 @@ def _look(question: _Question) -> dict[str, Any]:
             refused = str(error.strerror)
     unseen = [path for path in question.needs if not os.path.exists(path)]
     base = _found_base(question.base) if question.base else {}
-    return {"visible": visible, "refused": refused, "unseen": unseen, "versions": _versions(), **base}
+    return {
+        "visible": visible,
+        "refused": refused,
+        "unseen": unseen,
+        "versions": _versions(),
+        **base,
+    }
 
 
 def _found_base(name: str) -> dict[str, Any]:
@@ -174,15 +197,23 @@ def _found_base(name: str) -> dict[str, Any]:
 def _differences(node: Node, theirs: Mapping[str, str]) -> list[str]:
     ours = _versions()
     other = [k for k in _SAME if theirs.get(k) != ours.get(k)]
-    problems = [f"node {called(node)} has {k} {theirs.get(k, '(none)')}, this one {ours.get(k)}" for k in other]
+    problems = [
+        f"node {called(node)} has {k} {theirs.get(k, '(none)')}, this one {ours.get(k)}"
+        for k in other
+    ]
     if not problems and theirs["code"] != ours["code"]:
-        problems = [f"node {called(node)} runs other code of hylorada {ours['hylorada']} than this one"]
+        problems = [
+            f"node {called(node)} runs other code of hylorada {ours['hylorada']} than this one"
+        ]
     return [f"{p}; install the same packages on all nodes" for p in problems]
 
 
 def _versions() -> dict[str, str]:
     """Without the part that says for which device a package was built: a driver needs no CUDA."""
-    return {**{k: v.partition("+")[0] for k, v in package_versions().items()}, "code": code_digest()}
+    return {
+        **{k: v.partition("+")[0] for k, v in package_versions().items()},
+        "code": code_digest(),
+    }
 
 
 def _comes(path: Path, content: str, patience: float) -> bool:

@@ -64,16 +64,24 @@ class Engine:
         blocks: the splits ``train`` and ``validation``, and those that jobs read at their end.
     """
 
-    def __init__(self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]) -> None:
+    def __init__(
+        self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]
+    ) -> None:
         torch.set_num_threads(available_cores())
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
-        self._lanes = Lanes(self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None)
+        self._lanes = Lanes(
+            self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None
+        )
         self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
         self.blocks = blocks
         self._on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
-        self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []  # steps that the device may not have done yet
-        self._beside = ThreadPoolExecutor(_BESIDE, initializer=own_threads, initargs=(1,))  # see Lanes
+        self._unread: list[
+            tuple[list[Any], dict[str, Occupant]]
+        ] = []  # steps that the device may not have done yet
+        self._beside = ThreadPoolExecutor(
+            _BESIDE, initializer=own_threads, initargs=(1,)
+        )  # see Lanes
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try out one job of each arm; see :func:`hylorada.probe`.
@@ -99,7 +107,9 @@ class Engine:
     def _occupant(self, job: Job) -> Occupant:
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
-            patiently(lambda: checkpoint.open("rb").close(), checkpoint, what="read")  # safetensors hides the reason
+            patiently(
+                lambda: checkpoint.open("rb").close(), checkpoint, what="read"
+            )  # safetensors hides the reason
             seat = self._seat(job)
             with suppress(InputError):
                 extra = load_seat(seat, checkpoint)
@@ -149,12 +159,16 @@ class Engine:
         results |= self._report({n: o for n, o in due.items() if results[n] is None})
         return results
 
-    def _read(self, started: Any, seated: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
+    def _read(
+        self, started: Any, seated: Mapping[str, Occupant]
+    ) -> dict[str, Report | Exception | None]:
         """Take in the losses of a step; what ends a trial is returned."""
         ended: dict[str, Report | Exception | None] = {}
         for name, loss in read_step(started).items():
             occupant = seated[name]
-            if self.occupants.get(name) is not occupant:  # it has left, or a newer process of the trial took over
+            if (
+                self.occupants.get(name) is not occupant
+            ):  # it has left, or a newer process of the trial took over
                 continue
             if isinstance(loss, Diverged):
                 ended[name] = self._diverged(occupant, loss)
@@ -182,7 +196,9 @@ class Engine:
         """Trial-steps a second of a pack, or None where it doesn't fit."""
         length = self.blocks["train"].input_ids.shape[1]
         training = TrainingConfig(batch_size=batch_size)
-        config = HyLoRADAConfig(max_positions=length, num_buckets=min(32, length), landmark_bucketing="learnable")
+        config = HyLoRADAConfig(
+            max_positions=length, num_buckets=min(32, length), landmark_bucketing="learnable"
+        )
         order = BatchOrder(len(self._train_ids), batch_size, 0)
         probe = {k: Seat(Adapter(self.base, config, seed=k), training, order) for k in range(seats)}
         read_step(self._lanes.start_step(probe, self._train_ids))  # compiles
@@ -203,8 +219,12 @@ class Engine:
         if not due:
             return {}
         began = time.perf_counter()
-        evaluations = self._lanes.evaluate([o.seat.adapter for o in due.values()], self.blocks["validation"])
-        by_name = self._evaluate_last({n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]})
+        evaluations = self._lanes.evaluate(
+            [o.seat.adapter for o in due.values()], self.blocks["validation"]
+        )
+        by_name = self._evaluate_last(
+            {n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]}
+        )
         self._charge(due.values(), began)
 
         def save(name: str, evaluation: Evaluation) -> Report | Exception:
@@ -229,7 +249,9 @@ class Engine:
         seat, job = occupant.seat, occupant.job
         if not np.isfinite(evaluation.nll):
             return self._diverged(occupant, Diverged("validation loss", seat.step))
-        metrics = {"train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")}
+        metrics = {
+            "train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")
+        }
         metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
         folder = Path(job.folder)
         patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
@@ -253,13 +275,20 @@ class Engine:
         occupant.losses = []
         occupant.last = report
         checkpoint = folder / CHECKPOINT
-        patiently(lambda: save_seat(seat, checkpoint, {**report.to_dict(), OWNER: job.digest()}), checkpoint)
+        patiently(
+            lambda: save_seat(seat, checkpoint, {**report.to_dict(), OWNER: job.digest()}),
+            checkpoint,
+        )
         return report
 
     @staticmethod
     def _diverged(occupant: Occupant, error: Diverged) -> Report:
         return Report(
-            **_described(occupant.seat), step=error.step, seconds=occupant.seconds, done=True, diverged=str(error)
+            **_described(occupant.seat),
+            step=error.step,
+            seconds=occupant.seconds,
+            done=True,
+            diverged=str(error),
         )
 
     @staticmethod

@@ -25,7 +25,9 @@ _LOOK_S = 0.2  # between two looks at Ray's own processes
 _CONNECT_S = 2.0
 _RAYLET_S = 1.0  # without an answer, after which the raylet of this node is taken for dead
 _HEAD_S = 50.0  # the same for the head: Ray waits 60 s for it to come back, then ends this process
-_STUCK_S = 10.0  # for the main thread to come back from a call of Ray's, which waits for a dead head
+_STUCK_S = (
+    10.0  # for the main thread to come back from a call of Ray's, which waits for a dead head
+)
 _watch: "Watch | None" = None
 _theirs = False  # whether Ray runs because the calling program has started it
 
@@ -91,11 +93,16 @@ def _end_at_once(reason: str) -> None:
     for pid in own:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
-            for each in (*process.children(recursive=True), process):  # orphans would wait a minute for the head too
+            for each in (
+                *process.children(recursive=True),
+                process,
+            ):  # orphans would wait a minute for the head too
                 with suppress(psutil.Error):
                     each.kill()
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the panel hides it
-    told = f"{cursor}hylorada: {reason}\nthe study stopped; state saved. To go on: {command_line()}\n"
+    told = (
+        f"{cursor}hylorada: {reason}\nthe study stopped; state saved. To go on: {command_line()}\n"
+    )
     os.write(2, told.encode(errors="backslashreplace"))
     os._exit(3)
 
@@ -118,7 +125,11 @@ def start_ray(address: str | None, workspace: Path) -> None:
 
 
 def _initialize(address: str | None, workspace: Path) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "job_config": _Job()}
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "job_config": _Job(),
+    }
     if address is None:
         raylet: Any = ray._raylet
         if raylet.get_authentication_mode() == 0:  # Ray reads its settings when it is imported
@@ -126,7 +137,11 @@ def _initialize(address: str | None, workspace: Path) -> None:
                 "this program has imported ray, so a private Ray could not be closed to others; call ray.init() first, "
                 "and the study runs on that Ray, or import ray after the study"
             )
-        options |= {"address": "local", "include_dashboard": False, "_temp_dir": str(workspace / RAY_FILES)}
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_temp_dir": str(workspace / RAY_FILES),
+        }
         options["_skip_env_hook"] = True  # the user's runtime environments are for clusters
     else:
         options["address"] = address
@@ -136,7 +151,9 @@ def _initialize(address: str | None, workspace: Path) -> None:
             ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         where = "this machine" if address is None else f"address {address!r}"
-        raise InputError(f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}") from error
+        raise InputError(
+            f"{where}: Ray can't be reached: {str(error).strip().splitlines()[-1]}"
+        ) from error
 
 
 def _attend() -> None:

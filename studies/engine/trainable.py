@@ -64,7 +64,9 @@ class Trial(tune.Trainable):
             try:
                 report = self._next_report()
             except ray.exceptions.ActorUnavailableError:
-                time.sleep(1)  # out of reach for a moment; taking it for dead would make a second host
+                time.sleep(
+                    1
+                )  # out of reach for a moment; taking it for dead would make a second host
                 self._token = ""
             except ray.exceptions.RayActorError as error:
                 self._lost, self._token, deaths = self._host_id, "", deaths + 1
@@ -86,7 +88,10 @@ class Trial(tune.Trainable):
                 return {"failed": _described(error), "done": True}
             else:
                 self._seen, self._alone = report.step, False
-                return {"report": report.to_json(), "done": report.done}  # as text: Tune flattens results
+                return {
+                    "report": report.to_json(),
+                    "done": report.done,
+                }  # as text: Tune flattens results
 
     def _next_report(self) -> Report:
         if not self._token:
@@ -102,7 +107,9 @@ class Trial(tune.Trainable):
         device = str(gpus[0]) if gpus else ""
         self._host, self._host_id = ray.get(self._registry.host.remote(node, device, self._lost))
         token = uuid.uuid4().hex
-        stored: Report | None = ray.get(self._host.attach.remote(self._job, token, self._seen, self._alone))
+        stored: Report | None = ray.get(
+            self._host.attach.remote(self._job, token, self._seen, self._alone)
+        )
         self._token = token
         return stored
 
@@ -110,7 +117,9 @@ class Trial(tune.Trainable):
         """Free the seat."""
         if self._token:
             token, self._token = self._token, ""
-            with suppress(ray.exceptions.RayError, TimeoutError):  # a host that is gone holds no seat
+            with suppress(
+                ray.exceptions.RayError, TimeoutError
+            ):  # a host that is gone holds no seat
                 ray.get(self._host.detach.remote(self._job["name"], token), timeout=10)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -59,7 +59,9 @@ class _Proposer(_Local, Searcher):
         common: what every trial's config holds beside its job.
     """
 
-    def __init__(self, source: Source, judge: "_Judge", slots: Callable[[], int], common: Mapping[str, Any]) -> None:
+    def __init__(
+        self, source: Source, judge: "_Judge", slots: Callable[[], int], common: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
@@ -69,7 +71,9 @@ class _Proposer(_Local, Searcher):
     def suggest(self, trial_id: str) -> Any:
         if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
             return None  # Tune's own limit is fixed at the start, and nodes come and go
-        given = self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
+        given = (
+            self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
+        )
         if self._judge.fault is not None:
             return Searcher.FINISHED
         if given is None:
@@ -79,7 +83,9 @@ class _Proposer(_Local, Searcher):
         # the job as text: Tune flattens and copies what it is given, and keeps all of it
         return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
         """Its place is free; the judge has heard of the end.
 
         Tune gives a trial up whose process is gone before it has started there, as one that waits to be used again may
@@ -107,7 +113,9 @@ class _Judge(_Local, FIFOScheduler):
 
     resetting: Collection[RayTrial] = ()
 
-    def __init__(self, source: Source, free: Callable[[str], None], check: Callable[[], None]) -> None:
+    def __init__(
+        self, source: Source, free: Callable[[str], None], check: Callable[[], None]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source, self._free, self._check = source, free, check
         self._deaths: Counter[str] = Counter()
@@ -125,7 +133,9 @@ class _Judge(_Local, FIFOScheduler):
         self.keeping_faults(self._take, _trial_name(trial), result)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
         trial.run_metadata.last_result = {}
-        trial._default_result_or_future = None  # the answer of the trial's process to a question of Tune's
+        trial._default_result_or_future = (
+            None  # the answer of the trial's process to a question of Tune's
+        )
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """The trial's process is gone; Tune starts another, for trials themselves don't raise.
@@ -159,7 +169,9 @@ class _Judge(_Local, FIFOScheduler):
         self._deaths[name] += 1
         if self._deaths[name] > _RESTARTS:
             lines = Path(log).read_text().strip().splitlines() if log else []
-            died = f"the process of {name} died {self._deaths[name]} times in a row without a report"
+            died = (
+                f"the process of {name} died {self._deaths[name]} times in a row without a report"
+            )
             raise StudyStopped(": ".join([died, *lines[-1:]]))
         self._free(name)
         self._source.on_restart(name)
@@ -209,7 +221,9 @@ def run_trials(
     tuner = tune.Tuner(
         Trial,
         tune_config=tune.TuneConfig(
-            search_alg=_Proposer(source, judge, Slots(asked, waiting), {"registry": registry, **asked}),
+            search_alg=_Proposer(
+                source, judge, Slots(asked, waiting), {"registry": registry, **asked}
+            ),
             scheduler=judge,
             num_samples=count,
             reuse_actors=True,
@@ -251,7 +265,9 @@ class Slots:
         if time.monotonic() > self._until:  # Tune asks at every event
             there = [n["Resources"][self._kind] for n in nodes_with(self._kind)]
             self._until = time.monotonic() + 0.5 if self._waiting or not there else math.inf
-            self._count = max(1, sum(int(whole / self._asked + 1e-6) for whole in there) + self._waiting)
+            self._count = max(
+                1, sum(int(whole / self._asked + 1e-6) for whole in there) + self._waiting
+            )
         return self._count
 
 

@@ -36,7 +36,11 @@ _BEFORE_SEARCHES = {  # how studies were run before they had these fields
     "looks": [],
     "spread_test": False,
 }
-_PAUSES_S = (0.5, 2.0, 8.0)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
+_PAUSES_S = (
+    0.5,
+    2.0,
+    8.0,
+)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
 
 
 def study_lock(folder: Path) -> FileLock:
@@ -57,7 +61,9 @@ def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") ->
             if not is_storage_error(error):
                 raise
             if pause is None:
-                raise StorageFault(f"{path} can't be {what}: {error.strerror}{_free(path)}") from error
+                raise StorageFault(
+                    f"{path} can't be {what}: {error.strerror}{_free(path)}"
+                ) from error
             time.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -156,7 +162,10 @@ def stored_study(path: Path) -> dict[str, Any]:
         InputError: The file is lost or damaged.
     """
     # Before the field there was, an end token stood between any two rows.
-    values: dict[str, Any] = {"document_separator": "eos", **read_json(path, Mapping[str, Any], STUDY)}
+    values: dict[str, Any] = {
+        "document_separator": "eos",
+        **read_json(path, Mapping[str, Any], STUDY),
+    }
     values.pop("id", None)
     kinds = {"definition": str, "trials": int, "seeds": int}
     if lost := kinds.keys() - values:
@@ -199,7 +208,10 @@ def require_database(path: Path) -> None:
     Raises:
         InputError: It is no database of SQLite's, or SQLite finds damage in its structures.
     """
-    with reading(path, "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs anew"):
+    with reading(
+        path,
+        "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs anew",
+    ):
         if not is_sqlite(path):
             raise ValueError("no SQLite database")
         with suppress(sqlite3.OperationalError):
@@ -210,7 +222,9 @@ def require_database(path: Path) -> None:
 def _quick_check(path: Path) -> str:
     """Return what SQLite says about a database's structures."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=60, uri=True)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=60, uri=True)
+        ) as connection:
             return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.OperationalError:
         raise
@@ -228,9 +242,17 @@ def is_sqlite(path: Path) -> bool:
 def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
     """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
     # `os.path`, for which a path that no system takes is neither
-    wrong = [f"{p} is a folder, must be a file; restore it from a backup, or remove it" for p in files if isdir(p)]
+    wrong = [
+        f"{p} is a folder, must be a file; restore it from a backup, or remove it"
+        for p in files
+        if isdir(p)
+    ]
     wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if isfile(p)]
-    wrong += [f"{problem}; mend or remove the link" for p in (*files, *folders) if (problem := broken_link(p))]
+    wrong += [
+        f"{problem}; mend or remove the link"
+        for p in (*files, *folders)
+        if (problem := broken_link(p))
+    ]
     if wrong:
         raise InputError(wrong)
 
@@ -249,7 +271,9 @@ def _whole(content: bytes) -> bytes:
 def append_line(path: Path, line: str) -> None:
     """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
 
-    kept: list[int] = []  # bytes that were there before the first try: one that fails late may have left a whole line
+    kept: list[
+        int
+    ] = []  # bytes that were there before the first try: one that fails late may have left a whole line
 
     def write() -> None:
         with path.open("ab+") as file:
@@ -266,4 +290,6 @@ def append_line(path: Path, line: str) -> None:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write, sync, rename: a reader sees the old content or the new."""
-    patiently(lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path)
+    patiently(
+        lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path
+    )

@@ -21,7 +21,11 @@ def typed(kind: Any, value: Any, name: str = "all of it") -> Any:
         return tuple(typed(inner[0], v, name) for v in value)
     if origin is Mapping and isinstance(value, dict):
         return {k: typed(inner[1], v, f"{name}.{k}") for k, v in value.items()}
-    plain = value in inner if origin is Literal else type(value) in ((int, float) if kind is float else (kind,))
+    plain = (
+        value in inner
+        if origin is Literal
+        else type(value) in ((int, float) if kind is float else (kind,))
+    )
     if not plain and kind is not Any:
         raise ValueError(f"{name} can't be {value!r}")
     return value
@@ -31,7 +35,9 @@ def _filled(kind: Any, values: Mapping[str, Any]) -> Any:
     known = {f.name: f for f in fields(kind)}
     if unknown := values.keys() - known:
         raise ValueError(f"unknown field {min(unknown)!r}")
-    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
+    needed = {
+        name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING
+    }
     if lost := needed - values.keys():
         raise ValueError(f"no field {min(lost)!r}")
     return kind(**{name: typed(known[name].type, value, name) for name, value in values.items()})

@@ -37,7 +37,9 @@ _QUIET = {
 
 RAY_FILES = "r"  # Ray opens its folder to everybody, so it gets one inside the workspace, which stays closed
 _WORKSPACE = "hylo-"
-_LOCK = "hylorada.lock"  # what has none and isn't Ray's own is not ours to remove, whatever its name
+_LOCK = (
+    "hylorada.lock"  # what has none and isn't Ray's own is not ours to remove, whatever its name
+)
 _UNSEEN = "new.lock"  # the same, before it is held
 _AGENTS_S = 120  # Ray's agents may outlive it by a minute, and write again in the folder that it has removed
 _held: list[FileLock] = []
@@ -49,7 +51,9 @@ def prepare_environment() -> None:
     warnings.filterwarnings("ignore", module="optuna")
     for name in ("mlflow", "alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a locked database is told in one line
+    logging.getLogger("mlflow.store.db.utils").setLevel(
+        logging.CRITICAL
+    )  # a locked database is told in one line
 
 
 def _set_defaults() -> None:

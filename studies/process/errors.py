@@ -72,7 +72,9 @@ def as_stop(error: BaseException) -> StudyStopped | None:
             return cause
         if is_storage_error(cause):
             return StorageFault(str(cause))
-        if type(cause).__module__.startswith("sqlalchemy") and (problem := _DATABASE.get(type(cause).__name__)):
+        if type(cause).__module__.startswith("sqlalchemy") and (
+            problem := _DATABASE.get(type(cause).__name__)
+        ):
             return StorageFault(f"{_database_of(cause)} {problem}: {str(cause).splitlines()[0]}")
     return None
 
@@ -86,7 +88,9 @@ def _database_of(error: BaseException) -> str:
 def host_died(error: Exception) -> str:
     """Why a study stops whose host dies again and again."""
     lines = uncoloured(str(own(error))).strip().splitlines()
-    why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines  # that one holds a whole traceback
+    why = (
+        lines[-1:] if getattr(error, "actor_init_failed", False) else lines
+    )  # that one holds a whole traceback
     return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
 
 

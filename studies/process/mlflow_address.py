@@ -18,7 +18,10 @@ def heed_environment(option: str | None) -> str | None:
         print(f"hylorada: note: MLflow at {shown(variable)}, from {_VARIABLE}", file=sys.stderr)
         return variable
     ignored = f"{_VARIABLE} ({shown(variable)}) is ignored"
-    print(f"hylorada: note: MLflow at {shown(option)}, from --tracking-uri; {ignored}", file=sys.stderr)
+    print(
+        f"hylorada: note: MLflow at {shown(option)}, from --tracking-uri; {ignored}",
+        file=sys.stderr,
+    )
     return option
 
 

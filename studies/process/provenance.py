@@ -26,7 +26,11 @@ def code_version() -> dict[str, str]:
 def _git(root: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False, timeout=10
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

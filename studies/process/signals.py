@@ -12,7 +12,9 @@ from typing import Any
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL = tuple(stream for stream in (1, 2) if os.isatty(stream))
-_apart: int | None = None  # the thread that starts what signals to this process's group must not reach
+_apart: int | None = (
+    None  # the thread that starts what signals to this process's group must not reach
+)
 
 
 def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
@@ -73,7 +75,9 @@ def uninterrupted() -> Iterator[None]:
     What is started within it is out of reach of signals to this process's group: it is for this process to end it.
     """
     global _apart
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # signals come to the main thread alone
         yield
         return
     came: list[int] = []

@@ -56,11 +56,18 @@ def one_line(text: str, encoding: str | None = None) -> str:
 
 def reads_back(text: str, encoding: str | None) -> bool:
     """Return whether a text that is printed can be read again as UTF-8, and is the same then."""
-    return shown(text) == text and (text.isascii() or encoding is None or codecs.lookup(encoding).name == "utf-8")
+    return shown(text) == text and (
+        text.isascii() or encoding is None or codecs.lookup(encoding).name == "utf-8"
+    )
 
 
 def _is_harmless(character: str) -> bool:
-    return character.isprintable() or character in "\n\t" or character in _JOINERS or _is_space(character)
+    return (
+        character.isprintable()
+        or character in "\n\t"
+        or character in _JOINERS
+        or _is_space(character)
+    )
 
 
 def _is_space(character: str) -> bool:
@@ -136,7 +143,11 @@ def guarded_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        opened = [raw_stream(s) for s, b in zip((sys.stdout, sys.stderr), before, strict=True) if b is None]
+        opened = [
+            raw_stream(s)
+            for s, b in zip((sys.stdout, sys.stderr), before, strict=True)
+            if b is None
+        ]
         sys.stdout, sys.stderr = before
         for stream in opened:
             stream.close()

@@ -33,7 +33,21 @@ PAPER, INK, SOFT, LINE, GOOD, BAD = (light for light, _ in list(THEME.values())[
 ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
 _NEAR = 0.003  # share above the best PPL up to which the axis is linear
 _MOST_TICKS = 8
-_MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # its ticks, in % above the best
+_MARKS = (
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1000,
+    10_000,
+    100_000,
+)  # its ticks, in % above the best
 _WIDTH = 9.0  # inches; the page scales it
 _STYLE = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -85,19 +99,28 @@ def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
     close = (0.1, 0.2) if high < 1.01 * best else ()
     room, marks = (up(high) - up(best)) / _MOST_TICKS, [0.0]
     for p in (*close, *_MARKS):
-        if p <= 100 * (high / best - 1) + 1e-9 and up(best * (1 + p / 100)) - up(best * (1 + marks[-1] / 100)) >= room:
+        if (
+            p <= 100 * (high / best - 1) + 1e-9
+            and up(best * (1 + p / 100)) - up(best * (1 + marks[-1] / 100)) >= room
+        ):
             marks.append(p)  # labels of marks that lie closer would overlap
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_yticks([best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks])
+    axes.set_yticks(
+        [best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks]
+    )
     axes.set_ylim(best * (1 - _NEAR / 4), down(up(high) + 0.15))
 
 
-def make_panels(count: int, columns: int, *, height: float, share: Any = "none") -> tuple[Figure, list[Axes]]:
+def make_panels(
+    count: int, columns: int, *, height: float, share: Any = "none"
+) -> tuple[Figure, list[Axes]]:
     """A figure of ``count`` panels, ``height`` inches a row."""
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
     sharex: Any = share if share == "all" else "none"
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey="all" if share == "y" else share)
+    grid = figure.subplots(
+        rows, columns, squeeze=False, sharex=sharex, sharey="all" if share == "y" else share
+    )
     every: list[Axes] = list(grid.flat)
     for spare in every[count:]:
         spare.set_visible(False)

@@ -39,7 +39,10 @@ def explained(e: Explanation, color: str) -> str | None:
 
 def _families(e: Explanation) -> Sequence[tuple[str, Sequence[Effect]]]:
     whole = [] if e.whole is None or len(e.path) < 2 else [e.whole]
-    return (("From the defaults to the winner", [*e.path, *whole]), ("From the winner one step away", e.neighbours))
+    return (
+        ("From the defaults to the winner", [*e.path, *whole]),
+        ("From the winner one step away", e.neighbours),
+    )
 
 
 def _draw_margin(axes: Axes, e: Explanation) -> None:
@@ -52,8 +55,19 @@ def _draw(axes: Axes, row: int, e: Explanation, x: Effect, color: str) -> None:
     if c is not None and math.isfinite(c.change):
         shade = color if matters(e, x) else SOFT
         tip = f"tip {step_text(x) if x.parameter else 'all steps'}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
-        axes.plot(x.by_seed, [row + 0.22] * len(x.by_seed), "o", ms=2.6, color=shade, alpha=0.5, mew=0, gid="tip seeds")
+        axes.plot(
+            x.by_seed,
+            [row + 0.22] * len(x.by_seed),
+            "o",
+            ms=2.6,
+            color=shade,
+            alpha=0.5,
+            mew=0,
+            gid="tip seeds",
+        )
         axes.plot([c.low, c.high], [row, row], color=shade, linewidth=2, solid_capstyle="butt")
         axes.plot([c.change], [row], "D", ms=4.5, color=shade, gid=tip)
     said = outcome(e, x).partition(":")[0]  # the reason why a run is lost stands in the table
-    axes.text(1.01, row, said, va="center", fontsize=8, color=SOFT, transform=axes.get_yaxis_transform())
+    axes.text(
+        1.01, row, said, va="center", fontsize=8, color=SOFT, transform=axes.get_yaxis_transform()
+    )

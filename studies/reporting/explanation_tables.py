@@ -22,7 +22,9 @@ def path_sheet(e: Explanation) -> Sheet:
     if e.whole is not None and len(e.path) > 1:
         strong = frozenset({len(rows)})
         rows.append(("all of them", "", "", *_cells(e, e.whole)))
-    return Sheet(("parameter", "default", "winner", _CHANGE, "outcome"), tuple(rows), _caption(e), strong)
+    return Sheet(
+        ("parameter", "default", "winner", _CHANGE, "outcome"), tuple(rows), _caption(e), strong
+    )
 
 
 def neighbours_sheet(e: Explanation) -> Sheet:
@@ -47,7 +49,11 @@ def outcome(e: Explanation, x: Effect) -> str:
     """Return how a change is decided, or what has become of its runs."""
     if x.change is None:
         return x.note
-    small = f" (under {e.margin:g} %)" if x.change.outcome in ("better", "worse") and _small(e, x) else ""
+    small = (
+        f" (under {e.margin:g} %)"
+        if x.change.outcome in ("better", "worse") and _small(e, x)
+        else ""
+    )
     return f"{x.change.outcome}{small}" + (f" ({x.note})" if x.note else "")
 
 
@@ -69,7 +75,9 @@ def _small(e: Explanation, x: Effect) -> bool:
 
 def _caption(e: Explanation) -> str:
     seen = "that the search has not seen" if e.unseen else "on which the search has chosen it too"
-    seeds = f"{e.seeds} fresh paired seeds" if e.seeds > 1 else "1 fresh seed, so without seed noise"
+    seeds = (
+        f"{e.seeds} fresh paired seeds" if e.seeds > 1 else "1 fresh seed, so without seed noise"
+    )
     return (
         f"Change in validation PPL, negative = better; equivalent: surely under {e.margin:g} %. {seeds}, "
         f"{e.blocks} validation blocks {seen} ({e.tokens:,} tokens). The test split was not read."
@@ -95,7 +103,9 @@ def _path(e: Explanation) -> str:
     if found := [x for x in e.path if matters(e, x)]:
         parts.append(f"{_signed(found)} {_plural(found, 'matters', 'matter')}")
     if found := [x for x in e.path if _small(e, x)]:
-        parts.append(f"{_names(found)} {_plural(found, 'does', 'do')} not matter (under {e.margin:g} %)")
+        parts.append(
+            f"{_names(found)} {_plural(found, 'does', 'do')} not matter (under {e.margin:g} %)"
+        )
     if found := [x for x in e.path if x.change and x.change.outcome == "undecided"]:
         parts.append(f"{_names(found)} {_plural(found, 'is', 'are')} undecided")
     return f"On the way to it, {'; '.join(parts)}." if parts else ""
@@ -107,9 +117,17 @@ def _neighbours(e: Explanation) -> str:
     worse = [x for x in found if x not in better]
     if not e.neighbours:
         return ""
-    none = f"no neighbour is surely better by more than {e.margin:g} %" if not better else f"better: {_steps(better)}"
+    none = (
+        f"no neighbour is surely better by more than {e.margin:g} %"
+        if not better
+        else f"better: {_steps(better)}"
+    )
     unsure = [x for x in e.neighbours if x.change and x.change.outcome == "undecided"]
-    parts = [none, f"worse: {_steps(worse)}" if worse else "", f"undecided: {_steps(unsure)}" if unsure else ""]
+    parts = [
+        none,
+        f"worse: {_steps(worse)}" if worse else "",
+        f"undecided: {_steps(unsure)}" if unsure else "",
+    ]
     return f"One step away from it, {'; '.join(p for p in parts if p)}."
 
 

@@ -60,7 +60,9 @@ class _Winner:
         return self.arm.ppl_by_seed[_run_names(self.arm).index(self.run.name)]
 
 
-def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None) -> dict[str, Any]:
+def export_winner(
+    folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None
+) -> dict[str, Any]:
     """Write the confirmed adapter of one arm, with its base's tokenizer and its model card.
 
     What is written names no place of this machine: a base or text that is a local file or folder is named by its path
@@ -88,7 +90,9 @@ def export_winner(folder: Path, output: Path, *, arm: str | None = None, seed: i
     tokenizer = load_tokenizer(winner.study.model)
     values = _record(winner, output)
     output.mkdir(parents=True, exist_ok=True)
-    write_atomically(output / RECORD, json.dumps(values, indent=1))  # first: it tells whose what follows is
+    write_atomically(
+        output / RECORD, json.dumps(values, indent=1)
+    )  # first: it tells whose what follows is
     tokenizer.save_pretrained(output)
     save_adapter(adapter, base, output)
     write_atomically(output / _CARD, _card(winner, output))
@@ -109,7 +113,9 @@ def read_export(adapter: Path) -> Mapping[str, Any]:
     values: Mapping[str, Any] = read_json(path, Mapping[str, Any])
     known = {k: values[k] for k in _Recorded.__annotations__ if k in values}
     problems = field_problems(_Recorded, known) or [
-        f"{k} must be at least {low}, got {known[k]}" for k, low in _AT_LEAST.items() if known.get(k, low) < low
+        f"{k} must be at least {low}, got {known[k]}"
+        for k, low in _AT_LEAST.items()
+        if known.get(k, low) < low
     ]
     if problems:
         raise InputError([f"{path}: {p}" for p in problems])
@@ -132,7 +138,9 @@ def refuse_lost_base(adapter: Path, model: str) -> None:
         InputError: naming the option by which to name another folder.
     """
     if os.path.isabs(model) and not os.path.isdir(model):
-        raise InputError(f"adapter {str(adapter)!r}: its base, the folder {model!r}, isn't here; name it with --model")
+        raise InputError(
+            f"adapter {str(adapter)!r}: its base, the folder {model!r}, isn't here; name it with --model"
+        )
 
 
 def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
@@ -141,7 +149,11 @@ def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
         ("weights", then.get("model_fingerprint"), base.fingerprint),
         ("config.json", then.get("model_config_fingerprint"), base.config_fingerprint),
     )
-    return [f"{what} of fingerprint {now}, was {was}" for what, was, now in parts if was not in (None, now)]
+    return [
+        f"{what} of fingerprint {now}, was {was}"
+        for what, was, now in parts
+        if was not in (None, now)
+    ]
 
 
 def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
@@ -149,23 +161,33 @@ def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
     results = read_results(folder / "results.json")
     arms = {a.arm: a for a in results.arms}
     if not arms:
-        raise InputError(f"study {study.name!r}: no arm has finished the confirm stage, so there is no winner")
+        raise InputError(
+            f"study {study.name!r}: no arm has finished the confirm stage, so there is no winner"
+        )
     if arm is not None and arm not in arms:
         raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
     records = load_records(folder)
     # an arm that sees the future is nobody's best, but may be asked for
     honest = [a for a in results.arms if not _looks_ahead(records[a.trial])] or results.arms
-    found = arms[arm] if arm is not None else min(honest, key=lambda a: _mean_nll(_run_names(a), records))
+    found = (
+        arms[arm]
+        if arm is not None
+        else min(honest, key=lambda a: _mean_nll(_run_names(a), records))
+    )
     names = _best_search(found, records)
     number = min(names) if seed is None else seed
     if number not in names:
-        raise InputError(f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(tuple(names))}")
+        raise InputError(
+            f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(tuple(names))}"
+        )
     name = names[number]
     run = records.get(name)
 
     checkpoint = folder / "trials" / name / CHECKPOINT
     if run is None or not checkpoint.is_file():
-        raise InputError(f"{checkpoint} is missing; restore it from a backup, or export another seed (--seed)")
+        raise InputError(
+            f"{checkpoint} is missing; restore it from a backup, or export another seed (--seed)"
+        )
     return _Winner(study, results, found, run, checkpoint)
 
 
@@ -222,15 +244,26 @@ def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
     base = load_base(study.model, dtype=getattr(torch, study.dtype))
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)
-    seat = Seat(adapter, training, BatchOrder(provenance["train_blocks"], training.batch_size, run.data_seed))
+    seat = Seat(
+        adapter,
+        training,
+        BatchOrder(provenance["train_blocks"], training.batch_size, run.data_seed),
+    )
     extra = load_seat(seat, winner.checkpoint)
     told = json.dumps(run.reports[-1].metrics, sort_keys=True)  # as text: NaN is equal to NaN
-    if extra.get(OWNER, run.digest()) != run.digest() or json.dumps(extra["metrics"], sort_keys=True) != told:
+    if (
+        extra.get(OWNER, run.digest()) != run.digest()
+        or json.dumps(extra["metrics"], sort_keys=True) != told
+    ):
         raise damaged(winner.checkpoint, f"it is not of {run.name} as it ended")
     if seat.step != training.max_steps:
-        raise InputError(f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}")
+        raise InputError(
+            f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}"
+        )
     if adapter.update_is_zero():
-        raise InputError(f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training")
+        raise InputError(
+            f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training"
+        )
     return adapter, base
 
 
@@ -242,7 +275,13 @@ def _portable(name: str, output: Path) -> str:
 def _record(winner: _Winner, output: Path) -> dict[str, Any]:
     """What it takes to evaluate the adapter as the study did, and what came out then."""
     study, provenance = winner.study, winner.results.provenance
-    copied = ("model_fingerprint", "model_revision", "data_fingerprint", "test_blocks", "test_fingerprint")
+    copied = (
+        "model_fingerprint",
+        "model_revision",
+        "data_fingerprint",
+        "test_blocks",
+        "test_fingerprint",
+    )
     return {
         "study": study.name,
         "arm": winner.arm.arm,
@@ -275,7 +314,11 @@ def _card(winner: _Winner, output: Path) -> str:
         f"confirm run `{run.name}` (paired seed {run.number}).",
         "## Result",
         _perplexities(winner),
-        "\n".join(f"- {_sentence(c)}" for c in winner.results.comparisons if arm.arm in (c.arm, c.reference)),
+        "\n".join(
+            f"- {_sentence(c)}"
+            for c in winner.results.comparisons
+            if arm.arm in (c.arm, c.reference)
+        ),
         winner.results.verdict,
         "## Made with",
         _table(
@@ -300,8 +343,14 @@ def _card(winner: _Winner, output: Path) -> str:
 
 
 def _front_matter(winner: _Winner) -> str:
-    values: dict[str, Any] = {"library_name": "peft", "pipeline_tag": "text-generation", "tags": ["hylorada", "lora"]}
-    if winner.results.provenance["model_revision"]:  # from the hub; a folder's name would mean nothing there
+    values: dict[str, Any] = {
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        "tags": ["hylorada", "lora"],
+    }
+    if winner.results.provenance[
+        "model_revision"
+    ]:  # from the hub; a folder's name would mean nothing there
         values = {"base_model": winner.study.model, **values}
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
 
@@ -324,7 +373,11 @@ def _perplexities(winner: _Winner) -> str:
 
 def _sentence(comparison: Comparison) -> str:
     c = comparison
-    seeds = f"{c.searches} searches x {c.seeds} paired seeds" if c.searches > 1 else f"{c.seeds} paired seeds"
+    seeds = (
+        f"{c.searches} searches x {c.seeds} paired seeds"
+        if c.searches > 1
+        else f"{c.seeds} paired seeds"
+    )
     return (
         f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, {100 * (1 - c.level):g} % interval [{c.low:+.2f}, "
         f"{c.high:+.2f}], {seeds}, Holm p = {c.p_holm:.3g}; {c.outcome or c.decision}"
@@ -333,12 +386,16 @@ def _sentence(comparison: Comparison) -> str:
 
 def _base(winner: _Winner) -> str:
     provenance = winner.results.provenance
-    revision = f", revision `{provenance['model_revision']}`" if provenance["model_revision"] else ""
+    revision = (
+        f", revision `{provenance['model_revision']}`" if provenance["model_revision"] else ""
+    )
     return f"fingerprint `{provenance['model_fingerprint']}`{revision}"
 
 
 def _versions(provenance: Mapping[str, Any]) -> str:
-    found = {k.removeprefix("version."): v for k, v in provenance.items() if k.startswith("version.")}
+    found = {
+        k.removeprefix("version."): v for k, v in provenance.items() if k.startswith("version.")
+    }
     dirty = " with changes" if provenance.get("git_dirty") == "true" else ""
     commit = f"; commit `{provenance['git_commit']}`{dirty}" if "git_commit" in provenance else ""
     return ", ".join(f"{k} {v}" for k, v in found.items()) + commit
@@ -354,7 +411,12 @@ def _loading(winner: _Winner, model: str) -> str:
         "tokenizer = AutoTokenizer.from_pretrained('.')",
     ]
     if model in (TINY, SMOLLM2):  # from no hub
-        stock = ["from hylorada import load_base", "from peft import PeftModel", "", f"base = load_base({model!r})"]
+        stock = [
+            "from hylorada import load_base",
+            "from peft import PeftModel",
+            "",
+            f"base = load_base({model!r})",
+        ]
     else:
         revision = winner.results.provenance["model_revision"]
         arguments = f"{model!r}" + (f", revision={revision!r}" if revision else "")
@@ -369,7 +431,11 @@ def _loading(winner: _Winner, model: str) -> str:
         )
         if there
     ]
-    note = f"it knows no {' and no '.join(left_out)}, so it computes the LoRA part alone" if left_out else ""
+    note = (
+        f"it knows no {' and no '.join(left_out)}, so it computes the LoRA part alone"
+        if left_out
+        else ""
+    )
     return "\n\n".join(
         [
             "In this folder:",

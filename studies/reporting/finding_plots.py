@@ -29,7 +29,9 @@ def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> str 
     for arm, curve in curves.items():
         trials, ppl = range(1, curve.trials + 1), np.exp(curve.losses)
         tip = f"tip {arm}: {ppl[-1]:.4g} after {curve.trials} trials"
-        axes.plot(trials, ppl, marker=".", ms=5, linewidth=1.6, color=colors[arm], label=arm, gid=tip)
+        axes.plot(
+            trials, ppl, marker=".", ms=5, linewidth=1.6, color=colors[arm], label=arm, gid=tip
+        )
     scale_ppl(axes, [float(p) for c in curves.values() for p in np.exp(c.losses)])
     axes.legend(frameon=False, labelcolor="linecolor", loc="upper right")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -61,7 +63,9 @@ def importances(found: Mapping[str, Importance], colors: Mapping[str, str]) -> s
 
 def _draw_share(axes: Axes, row: int, name: str, share: Share, color: str) -> None:
     tip = f"tip {name}: {100 * share.share:.1f} %, by chance up to {100 * share.chance:.1f} %"
-    axes.barh(row, share.share, height=0.62, color=color, alpha=0.9 if share.stands_out else 0.35)[0].set_gid(tip)
+    axes.barh(row, share.share, height=0.62, color=color, alpha=0.9 if share.stands_out else 0.35)[
+        0
+    ].set_gid(tip)
     axes.plot([min(share.chance, 1)], [row], "|", ms=10, mew=1.4, color=INK, clip_on=False)
 
 
@@ -76,10 +80,16 @@ def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str |
         own = [r for r in runs if r.search == search]
         count = len(own[0].reports[-1].boundaries)
         for spacing, style in zip(SPACINGS, ("--", ":"), strict=True):
-            _draw_steps(axes, spaced(spacing, count, block_size).tolist(), block_size, SOFT, style, spacing)
+            _draw_steps(
+                axes, spaced(spacing, count, block_size).tolist(), block_size, SOFT, style, spacing
+            )
         for run in own:
             _draw_steps(axes, run.reports[-1].boundaries, block_size, color, "-", run.name)
-        axes.set_title(f"search {search}, {_away(own, block_size)}" if len(searches) > 1 else _away(own, block_size))
+        axes.set_title(
+            f"search {search}, {_away(own, block_size)}"
+            if len(searches) > 1
+            else _away(own, block_size)
+        )
         axes.set_xlabel("token position")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     panels[0].legend(*_first_labels(panels[0]), frameon=False, labelcolor=SOFT, loc="lower right")
@@ -95,10 +105,21 @@ def _away(runs: Sequence[Record], block_size: int) -> str:
     return f"{count + 1} buckets\n{away}"
 
 
-def _draw_steps(axes: Axes, boundaries: Sequence[float], block_size: int, color: str, style: str, name: str) -> None:
+def _draw_steps(
+    axes: Axes, boundaries: Sequence[float], block_size: int, color: str, style: str, name: str
+) -> None:
     places = [0, *np.clip(sorted(boundaries), 0, block_size), block_size]
     buckets = [*range(len(boundaries) + 1), len(boundaries)]
-    axes.step(places, buckets, where="post", color=color, linestyle=style, linewidth=1.2, label=name, gid=f"tip {name}")
+    axes.step(
+        places,
+        buckets,
+        where="post",
+        color=color,
+        linestyle=style,
+        linewidth=1.2,
+        label=name,
+        gid=f"tip {name}",
+    )
 
 
 def _first_labels(axes: Axes) -> tuple[list[Line2D], list[str]]:
@@ -131,7 +152,11 @@ def _draw_gates(axes: Axes, one: Gates, color: str) -> None:
         weight, first, last = float(cells[column, row]), edges[column], edges[column + 1] - 1
         where = f"positions {first}-{last}" if last > first else f"position {first}"
         tip = f"tip {where}, landmark {row}: {100 * weight:.1f} %"
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=color, alpha=weight / darkest, linewidth=0, gid=tip))
+        axes.add_patch(
+            Rectangle(
+                (column, row), 1, 1, facecolor=color, alpha=weight / darkest, linewidth=0, gid=tip
+            )
+        )
     axes.set_xlim(0, len(cells))
     axes.set_ylim(landmarks, 0)
     every = math.ceil(len(cells) / _MOST_LABELS)

@@ -39,7 +39,9 @@ class Finding:
     reading: str = ""
 
 
-def findings(records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]) -> list[Finding]:
+def findings(
+    records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
+) -> list[Finding]:
     """Return all findings that a study's records allow.
 
     Args:
@@ -61,11 +63,20 @@ def findings(records: Mapping[str, Record], study: Study, folder: Path, colors: 
 def _confirmed(arm: str, records: Mapping[str, Record], study: Study) -> list[Record]:
     """Return the arm's complete confirm runs at the winning common values, by search and seed."""
     found = [w for (_, name), w in winners(study, records).items() if name == arm]
-    return [r for w in found for r in w.runs(records, "confirm") if r.state == "complete" and r.factor == 1]
+    return [
+        r
+        for w in found
+        for r in w.runs(records, "confirm")
+        if r.state == "complete" and r.factor == 1
+    ]
 
 
-def _tuning(records: Mapping[str, Record], study: Study, colors: Mapping[str, str]) -> Finding | None:
-    curves = {arm: curve for arm in study.arms if (curve := _curve(records, study, arm)) is not None}
+def _tuning(
+    records: Mapping[str, Record], study: Study, colors: Mapping[str, str]
+) -> Finding | None:
+    curves = {
+        arm: curve for arm in study.arms if (curve := _curve(records, study, arm)) is not None
+    }
     figure = plots.tuning(curves, colors)
     if figure is None:
         return None
@@ -83,7 +94,9 @@ def _curve(records: Mapping[str, Record], study: Study, arm: str) -> TuningCurve
     searches = []
     for search in range(study.searches):
         ended = [r for r in records_of(records, "search", arm, search) if r.state in _ENDED]
-        losses = [r.nll for r in ended if r.state == "complete" and r.nll is not None and is_finite(r.nll)]
+        losses = [
+            r.nll for r in ended if r.state == "complete" and r.nll is not None and is_finite(r.nll)
+        ]
         searches.append((losses, len(ended)))
     return tuning_curve(searches)
 
@@ -95,9 +108,14 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
         return "No arm has 4 finished trials in every search: too few to say whether more would still help."
     spans = {arm: f"from {curves[arm].half} to {curves[arm].trials}" for arm in gains}
     same = len(set(spans.values())) == 1
-    each = [f"{gain:.2f} % for {arm}" + ("" if same else f" ({spans[arm]})") for arm, gain in gains.items()]
+    each = [
+        f"{gain:.2f} % for {arm}" + ("" if same else f" ({spans[arm]})")
+        for arm, gain in gains.items()
+    ]
     span = f" ({next(iter(spans.values()))})" if same else ""
-    flat, steep = ([a for a, g in gains.items() if (g < margin) == is_flat] for is_flat in (True, False))
+    flat, steep = (
+        [a for a, g in gains.items() if (g < margin) == is_flat] for is_flat in (True, False)
+    )
     ends = []
     if flat:
         ends.append(f"{listed(flat)} {'has' if len(flat) == 1 else 'have'} flattened")
@@ -105,14 +123,20 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
         which = f"{listed(steep)} {'has' if len(steep) == 1 else 'have'} not{'' if flat else ' flattened'}"
         ends.append(f"{which}, so more trials may still help")
     few = [arm for arm in curves if arm not in gains]
-    too_few = f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few finished trials to say." if few else ""
+    too_few = (
+        f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few finished trials to say."
+        if few
+        else ""
+    )
     return (
         f"The second half of the trials{span} lowered the expected best validation PPL by {listed(each)}. "
         f"Measured against the margin of {margin:g} %, {', '.join(ends)}.{too_few}"
     )
 
 
-def _importance(records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]) -> Finding | None:
+def _importance(
+    records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
+) -> Finding | None:
     measured = {arm: importance(records, study, arm, folder) for arm in study.arms}
     found = {arm: i for arm, i in measured.items() if i is not None}
     if not found:
@@ -122,7 +146,9 @@ def _importance(records: Mapping[str, Record], study: Study, folder: Path, color
     if few:
         says += f" Too few trials to measure the importance of parameters: {listed(few)}, and {FEWEST} are needed."
     most = (
-        f" (of more than {MOST} trials, {MOST} drawn at random)" if any(i.trials > MOST for i in found.values()) else ""
+        f" (of more than {MOST} trials, {MOST} drawn at random)"
+        if any(i.trials > MOST for i in found.values())
+        else ""
     )
     reading = (
         f"Conditional PED-ANOVA (Optuna) of the validation losses at step {rung_step(study)}, which trials that ASHA "
@@ -131,13 +157,17 @@ def _importance(records: Mapping[str, Record], study: Study, folder: Path, color
         "share that shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Strong colour: "
         "beyond its mark. Arms that search fewer than two parameters are left out."
     )
-    return Finding("Which parameters matter", says.strip(), plots.importances(found, colors), reading)
+    return Finding(
+        "Which parameters matter", says.strip(), plots.importances(found, colors), reading
+    )
 
 
 def _important(arm: str, found: Importance) -> str:
     strong = [f"{name} ({100 * s.share:.0f} %)" for name, s in found.shares.items() if s.stands_out]
     if not strong:
-        return f"Among {found.trials} trials of {arm}, no parameter mattered more than chance allows."
+        return (
+            f"Among {found.trials} trials of {arm}, no parameter mattered more than chance allows."
+        )
     verb = "matters" if len(strong) == 1 else "matter"
     rest = len(found.shares) - len(strong)
     others = f"; the other {rest} can't be told from chance" if rest else ""
@@ -156,7 +186,12 @@ def _boundaries(arm: str, runs: Sequence[Record], study: Study, color: str) -> F
         "buckets, the area between the lines with buckets counted from 0 to 1. Consistency: 1 - mean distance between "
         f"runs / mean distance between boundaries drawn as boundary_init: random draws them ({DRAWS} draws)."
     )
-    return Finding(f"Boundaries of {arm}", says, plots.boundary_steps(learned, study.block_size, color), reading)
+    return Finding(
+        f"Boundaries of {arm}",
+        says,
+        plots.boundary_steps(learned, study.block_size, color),
+        reading,
+    )
 
 
 def _has_boundaries(run: Record) -> bool:
@@ -182,12 +217,18 @@ def _together(found: Placement) -> list[str]:
 
 
 def _agreed(who: str, found: Together) -> str:
-    numbers = f"{_number(found.end)}, p = {found.end.p_value:.2g}; at the start {_number(found.start)}"
+    numbers = (
+        f"{_number(found.end)}, p = {found.end.p_value:.2g}; at the start {_number(found.start)}"
+    )
     if found.end.p_value >= 1 - _LEVEL:
         return f"{who} lie further apart than random boundaries would (consistency {numbers})."
     if found.end.p_value > _LEVEL:
         return f"{who} agree no more than random boundaries would (consistency {numbers})."
-    why = "training has brought them together" if found.start.p_value > _LEVEL else "their starts agreed already"
+    why = (
+        "training has brought them together"
+        if found.start.p_value > _LEVEL
+        else "their starts agreed already"
+    )
     return f"{who} agree more than random boundaries would (consistency {numbers}): {why}."
 
 
@@ -218,7 +259,11 @@ def _leaned(found: Gates, *, several: bool) -> str:
     if stretches:
         longest = max(stretches, key=lambda s: (s.last - s.first, s.weight))
         leaning = sum(s.last - s.first + 1 for s in stretches)
-        where = f"{longest.first} to {longest.last}" if longest.last > longest.first else f"{longest.first}"
+        where = (
+            f"{longest.first} to {longest.last}"
+            if longest.last > longest.first
+            else f"{longest.first}"
+        )
         lean = f"{leaning} of {positions} positions lean on one landmark, {where} on landmark {longest.landmark} with "
         lean += f"{100 * longest.weight:.0f} % of the weight"
     else:

@@ -72,7 +72,12 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
     search = [r for arm in study.arms for r in records_of(records, "search", arm)]
     body = [
         _head(results, study),
-        _section("Result", _html(arms_sheet(results)), _forest(results, colors), _html(comparisons_sheet(results))),
+        _section(
+            "Result",
+            _html(arms_sheet(results)),
+            _forest(results, colors),
+            _html(comparisons_sheet(results)),
+        ),
         *_rates(results, colors),
         *_positions(results),
         *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
@@ -81,7 +86,10 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         _section("Search", _curves(search, study, best), _parameters(search, study, best)),
         _section("Winning configurations", _html(winning_sheet(study, records))),
         _section("Runs on fresh seeds", _html(confirm_sheet(records, study))),
-        _section("Search trials", *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms)),
+        _section(
+            "Search trials",
+            *(_folded(arm, trials_sheet(arm, records, study, best)) for arm in study.arms),
+        ),
         _section("Provenance", _provenance(results.provenance)),
     ]
     write_atomically(path, _page(results.study, "\n".join(body)))
@@ -101,8 +109,12 @@ def _html(sheet: Sheet) -> str:
     head = "".join(f'<th class="{k}">{title}</th>' for title, k in zip(titles, kinds, strict=True))
     rows = []
     for number, row in enumerate(sheet.rows):
-        style = "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
-        cells = "".join(f'<td class="{k}">{_escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True))
+        style = (
+            "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
+        )
+        cells = "".join(
+            f'<td class="{k}">{_escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True)
+        )
         rows.append(f'<tr class="{style}">{cells}</tr>')
     caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
     body = "\n".join(rows)
@@ -122,7 +134,9 @@ def _section(title: str, *parts: str) -> str:
 
 
 def _figure(svg: str | None, caption: str) -> str:
-    return f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
+    return (
+        f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
+    )
 
 
 def _forest(results: Results, colors: Mapping[str, str]) -> str:
@@ -154,11 +168,14 @@ def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
     return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
 
 
-def _reasons(records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]) -> list[str]:
+def _reasons(
+    records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
+) -> list[str]:
     """Why the arms came out so, as far as the records tell."""
     found = findings(records, study, folder, colors)
     parts = [
-        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>{_figure(f.figure, f.reading)}' for f in found
+        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>{_figure(f.figure, f.reading)}'
+        for f in found
     ]
     return [_section("Why it came out so", *parts)] if parts else []
 
@@ -187,8 +204,14 @@ def _explained(e: Explanation, records: Mapping[str, Record], study: Study, colo
     place = f" in search {e.search}" if study.searches > 1 else ""
     now = winners(study, records).get((e.search, e.arm))
     overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
-    old = "The search has found another winner since: run `hylorada explain` again. " if overtaken else ""
-    colours = "coloured: significantly different from 0, and not certainly within that; dots: seeds."
+    old = (
+        "The search has found another winner since: run `hylorada explain` again. "
+        if overtaken
+        else ""
+    )
+    colours = (
+        "coloured: significantly different from 0, and not certainly within that; dots: seeds."
+    )
     drawn = f"Shaded: under {e.margin:g} %; {colours}"
     figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
     title = f"Why the winner of {e.arm}{place} differs from the defaults"
@@ -198,7 +221,9 @@ def _explained(e: Explanation, records: Mapping[str, Record], study: Study, colo
 def _moved(runs: Sequence[Record]) -> str:
     ends = [r.reports[-1] for r in runs if r.reports]
     pairs = [
-        np.subtract(e.boundaries, e.start_boundaries) for e in ends if len(e.boundaries) == len(e.start_boundaries)
+        np.subtract(e.boundaries, e.start_boundaries)
+        for e in ends
+        if len(e.boundaries) == len(e.start_boundaries)
     ]
     distance = np.abs(np.concatenate([[], *pairs]))
     distance = distance[np.isfinite(distance)]
@@ -211,7 +236,9 @@ def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> st
     counts = []
     for arm in study.arms:
         states = [r.state for r in trials if r.arm == arm]
-        counts.append(f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}")
+        counts.append(
+            f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}"
+        )
     caption = (
         f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or failed; "
         f"dashed: ASHA's rungs at steps {', '.join(map(str, study.rungs())) or '(none)'}. Point at a line for its name."
@@ -251,7 +278,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+            yield (
+                f"{prefix}{key}",
+                value if isinstance(value, str) else json.dumps(value, default=str),
+            )
 
 
 def _page(title: str, body: str) -> str:

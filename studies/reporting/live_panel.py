@@ -32,7 +32,11 @@ class Panel:
 
     def __init__(self, store: Store, console: Console) -> None:
         self._store, self._console = store, console
-        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        self._live = (
+            Live(console=console, refresh_per_second=2, transient=True)
+            if console.is_terminal
+            else None
+        )
         self._guard = ExitStack()
         self._began = time.monotonic()
         self._stage = ""
@@ -88,19 +92,31 @@ class Panel:
         fresh = ended - self._done_before
         if not fresh or ended >= self._total:
             return ""
-        return f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
+        return (
+            f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
+        )
 
     def _arms(self, records: Sequence[Record]) -> Drawing:
         rungs = self._store.study.rungs() if self._stage == "search" else ()
         columns = ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial")
-        rows = tuple(self._arm_row([r for r in records if r.arm == arm], arm, rungs) for arm in self._store.study.arms)
+        rows = tuple(
+            self._arm_row([r for r in records if r.arm == arm], arm, rungs)
+            for arm in self._store.study.arms
+        )
         return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows), dense=True)
 
-    def _arm_row(self, records: Sequence[Record], arm: str, rungs: tuple[int, ...]) -> tuple[str, ...]:
+    def _arm_row(
+        self, records: Sequence[Record], arm: str, rungs: tuple[int, ...]
+    ) -> tuple[str, ...]:
         count = Counter(r.state for r in records)
         finite = [r for r in records if r.state in ("running", "complete") and r.nll is not None]
         best = min(finite, key=lambda r: r.nll or 0.0, default=None)
         reached = [str(sum(r.step >= rung for r in records)) for rung in rungs]
         shown = f"{best.reports[-1].metrics['eval/ppl']:.3f}" if best else ""
-        states = [count["running"], count["complete"], count["pruned"], count["failed"] + count["diverged"]]
+        states = [
+            count["running"],
+            count["complete"],
+            count["pruned"],
+            count["failed"] + count["diverged"],
+        ]
         return (arm, *map(str, states), shown, best.name if best else "", *reached)

@@ -90,7 +90,16 @@ def _shade_scale(axes: Axes, limit: float) -> None:
 
 
 def _above(axes: Axes, x: float, text: str) -> None:
-    axes.text(x, 1.02, text, color=SOFT, ha="center", va="bottom", fontsize=8, transform=axes.get_xaxis_transform())
+    axes.text(
+        x,
+        1.02,
+        text,
+        color=SOFT,
+        ha="center",
+        va="bottom",
+        fontsize=8,
+        transform=axes.get_xaxis_transform(),
+    )
 
 
 def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
@@ -101,7 +110,9 @@ def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
     tip = f"tip {c.arm} vs {c.reference}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
     axes.plot([c.change], [row], "D", ms=6.5, color=color, gid=tip)
     note = f"{c.outcome or c.decision}, Holm p = {c.p_holm:.2g}"
-    axes.text(1.01, row, note, va="center", fontsize=8.5, color=SOFT, transform=axes.get_yaxis_transform())
+    axes.text(
+        1.01, row, note, va="center", fontsize=8.5, color=SOFT, transform=axes.get_yaxis_transform()
+    )
 
 
 @styled()
@@ -117,11 +128,15 @@ def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str |
         errors = [[x.change - x.low for x in changes], [x.high - x.change for x in changes]]
         color = colors.get(c.arm, INK)
         axes.axhline(0, color=SOFT, linewidth=0.8)
-        axes.errorbar(factors, [x.change for x in changes], errors, fmt="o-", color=color, linewidth=1.2, ms=5)
+        axes.errorbar(
+            factors, [x.change for x in changes], errors, fmt="o-", color=color, linewidth=1.2, ms=5
+        )
         if c.own_best:
             middle = math.sqrt(min(factors) * max(factors))
             bars = [[c.own_best.change - c.own_best.low], [c.own_best.high - c.own_best.change]]
-            axes.errorbar([1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=PAPER, color=color, ms=6)
+            axes.errorbar(
+                [1.12 * middle], [c.own_best.change], bars, fmt="D", mfc=PAPER, color=color, ms=6
+            )
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(factors, [f"x {f:g}" for f in factors])
@@ -142,7 +157,15 @@ def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str 
         start, end = run.reports[-1].start_boundaries, run.reports[-1].boundaries
         for a, b in zip(start, end, strict=False):
             axes.plot([a, b], [row - 0.2, row + 0.2], color=color, linewidth=0.8, alpha=0.7)
-        axes.plot(start, [row - 0.2] * len(start), "o", ms=4.5, mfc=PAPER, mec=color, gid=f"tip {run.name}: start")
+        axes.plot(
+            start,
+            [row - 0.2] * len(start),
+            "o",
+            ms=4.5,
+            mfc=PAPER,
+            mec=color,
+            gid=f"tip {run.name}: start",
+        )
         axes.plot(end, [row + 0.2] * len(end), "o", ms=4.5, color=color, gid=f"tip {run.name}: end")
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(-0.015 * block_size, 1.015 * block_size)
@@ -160,7 +183,9 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
         return None
     figure, panels = make_panels(len(shown), min(len(shown), 5), height=2.4, share="all")
     for axes, run in zip(panels, shown, strict=True):
-        known = [r for r in run.reports if len(r.boundaries) == len(run.reports[0].start_boundaries)]
+        known = [
+            r for r in run.reports if len(r.boundaries) == len(run.reports[0].start_boundaries)
+        ]
         lines = np.array([run.reports[0].start_boundaries, *(r.boundaries for r in known)])
         axes.plot([0, *(r.step for r in known)], lines, color=color, linewidth=0.8, alpha=0.85)
         axes.set_title(_run_label(run))
@@ -174,7 +199,11 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
 def _run_label(run: Record) -> str:
     if run.stage != "confirm":
         return run.name
-    return f"search {run.search}, seed {run.number}" if run.search or run.block is not None else f"seed {run.number}"
+    return (
+        f"search {run.search}, seed {run.number}"
+        if run.search or run.block is not None
+        else f"seed {run.number}"
+    )
 
 
 @styled()
@@ -191,7 +220,9 @@ def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str
             axes.axvline(rung, color=LINE, linewidth=0.9, linestyle=(0, (2, 2)))
         of_arm = [r for r in trials if r.arm == arm]
         for trial in of_arm:
-            _draw_curve(axes, trial, colors[arm], trial.name in best, min(0.8, max(0.25, 16 / len(of_arm))))
+            _draw_curve(
+                axes, trial, colors[arm], trial.name in best, min(0.8, max(0.25, 16 / len(of_arm)))
+            )
         axes.set_title(arm, color=colors[arm], fontweight="bold")
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -201,7 +232,11 @@ def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str
 
 
 def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: float) -> None:
-    points = [(r.step, r.metrics["eval/ppl"]) for r in trial.reports if finite([r.metrics.get("eval/ppl")])]
+    points = [
+        (r.step, r.metrics["eval/ppl"])
+        for r in trial.reports
+        if finite([r.metrics.get("eval/ppl")])
+    ]
     if not points:
         return
     looks: dict[str, dict[str, Any]] = {
@@ -213,7 +248,16 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
     if is_best:
         look = {"linewidth": 2.6, "zorder": 3}
         axes.plot(steps, ppl, color=PAPER, linewidth=5, zorder=2.9)  # sets it off from the others
-    axes.plot(steps, ppl, color=color, marker=".", ms=4, markevery=[-1], gid=f"tip {trial.name}, {trial.state}", **look)
+    axes.plot(
+        steps,
+        ppl,
+        color=color,
+        marker=".",
+        ms=4,
+        markevery=[-1],
+        gid=f"tip {trial.name}, {trial.state}",
+        **look,
+    )
     if trial.state in ("diverged", "failed"):
         axes.plot(steps[-1:], ppl[-1:], "x", ms=6, color=BAD, mew=1.5)
 
@@ -254,8 +298,13 @@ def _draw_parameter(
     for trial in trials:
         x = float(trial.params[name]) if places is None else places[value_text(trial.params[name])]
         if places is not None:  # side by side: arms, and a little each trial
-            x += 0.5 * ((arms.index(trial.arm) + 0.5) / len(arms) - 0.5) + 0.12 * (trial.number * 0.618 % 1 - 0.5)
-        y, gid = last(trial, "eval/ppl"), f"tip {trial.name}, {trial.state}: {value_text(trial.params[name])}"
+            x += 0.5 * ((arms.index(trial.arm) + 0.5) / len(arms) - 0.5) + 0.12 * (
+                trial.number * 0.618 % 1 - 0.5
+            )
+        y, gid = (
+            last(trial, "eval/ppl"),
+            f"tip {trial.name}, {trial.state}: {value_text(trial.params[name])}",
+        )
         look: dict[str, Any] = {"color": colors[trial.arm], "gid": gid, "clip_on": False}
         if trial.state == "diverged":
             look |= {"color": BAD, "transform": axes.get_xaxis_transform()}
@@ -264,22 +313,36 @@ def _draw_parameter(
             axes.plot([x], [y], "D", ms=7, mec=PAPER, zorder=3, **look)
         elif y is not None:
             faded = trial.state != "complete"
-            axes.plot([x], [y], "o", ms=4.5, mfc="none" if faded else None, alpha=0.6 if faded else 0.9, **look)
+            axes.plot(
+                [x],
+                [y],
+                "o",
+                ms=4.5,
+                mfc="none" if faded else None,
+                alpha=0.6 if faded else 0.9,
+                **look,
+            )
 
 
-def _scale_parameter(axes: Axes, values: Sequence[Any], declared: Sequence[Range | Choice]) -> dict[str, int] | None:
+def _scale_parameter(
+    axes: Axes, values: Sequence[Any], declared: Sequence[Range | Choice]
+) -> dict[str, int] | None:
     """Set the x axis up; for categories, answer where each one's place is."""
     ranges = [d for d in declared if isinstance(d, Range)]
     if len(ranges) < len(declared):
         options = [o for d in declared if isinstance(d, Choice) for o in d.options]
-        places = {text: i for i, text in enumerate(dict.fromkeys(map(value_text, [*options, *values])))}
+        places = {
+            text: i for i, text in enumerate(dict.fromkeys(map(value_text, [*options, *values])))
+        }
         axes.set_xticks(list(places.values()), list(places))
         axes.set_xlim(-0.5, len(places) - 0.5)
         return places
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)
     if any(r.log for r in ranges) and low > 0:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high >= 50 * low else (1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_locator(
+            LogLocator(subs=(1.0,) if high >= 50 * low else (1.0, 2.0, 5.0))
+        )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_minor_locator(NullLocator())

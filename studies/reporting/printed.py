@@ -29,10 +29,16 @@ def tell_failures(folder: Path) -> bool:
     found = failures(records)
     if found:
         states = Counter(r.state for r in records.values())
-        print("hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())), file=sys.stderr)
+        print(
+            "hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
+            file=sys.stderr,
+        )
     for reason, names in found.items():
         log = folder / "trials" / names[0] / ERROR_LOG
-        print(f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})", file=sys.stderr)
+        print(
+            f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})",
+            file=sys.stderr,
+        )
     return bool(found)
 
 

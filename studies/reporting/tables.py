@@ -69,7 +69,9 @@ def arms_sheet(results: Results) -> Sheet:
     rows = [_arm_row(results, arm, references) for arm in results.arms]
     has_base = results.base_ppl is not None
     if has_base:
-        rows.insert(0, ("base alone", _ppl(results.base_ppl), "", *("" for _ in references), "0", ""))
+        rows.insert(
+            0, ("base alone", _ppl(results.base_ppl), "", *("" for _ in references), "0", "")
+        )
     return Sheet(
         columns=("arm", "test PPL", "median", *changes, "parameters", "s/trial"),
         rows=tuple(rows),
@@ -80,7 +82,14 @@ def arms_sheet(results: Results) -> Sheet:
 
 def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tuple[str, ...]:
     changes = ["-" if r == arm.arm else _change(results.comparison(arm.arm, r)) for r in references]
-    return (arm.arm, _ppl(arm.ppl), _ppl(arm.ppl_median), *changes, f"{arm.parameters:,}", f"{arm.trial_seconds:.1f}")
+    return (
+        arm.arm,
+        _ppl(arm.ppl),
+        _ppl(arm.ppl_median),
+        *changes,
+        f"{arm.parameters:,}",
+        f"{arm.trial_seconds:.1f}",
+    )
 
 
 def _arms_caption(results: Results) -> str:
@@ -92,7 +101,11 @@ def _arms_caption(results: Results) -> str:
     if searches > 1:
         noise = f"{searches} searches x {seeds} paired seed{'s' * (seeds > 1)}"
     else:
-        noise = "1 paired seed, so intervals hold no seed noise" if seeds == 1 else f"{seeds} paired seeds"
+        noise = (
+            "1 paired seed, so intervals hold no seed noise"
+            if seeds == 1
+            else f"{seeds} paired seeds"
+        )
     return f"test PPL: mean over runs; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
 
 
@@ -118,7 +131,15 @@ def comparisons_sheet(results: Results) -> Sheet:
     ]
     several = any(c.searches > 1 for c in results.comparisons)
     each = "each search, %" if several else "each seed, %"
-    titles = ("change [interval]", "outcome", "median, %", each, "SD, %", "Hodges-Lehmann", "at own best rate")
+    titles = (
+        "change [interval]",
+        "outcome",
+        "median, %",
+        each,
+        "SD, %",
+        "Hodges-Lehmann",
+        "at own best rate",
+    )
     last_titles = ("p", "Holm p", "smallest visible, %", "parameters per 1 %")
     return Sheet(("comparison", *titles, *last_titles, "effect"), tuple(rows))
 
@@ -134,7 +155,9 @@ def rates_sheet(results: Results) -> Sheet:
     for c in results.comparisons:
         found = {r.factor: r.change for r in c.profile}
         rows.append((f"{c.arm} vs {c.reference}", *(_range(found.get(f)) for f in factors)))
-    return Sheet(("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ())
+    return Sheet(
+        ("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ()
+    )
 
 
 def positions_sheet(results: Results) -> Sheet:
@@ -144,8 +167,12 @@ def positions_sheet(results: Results) -> Sheet:
     for c in results.comparisons:
         cells = [c.positions.get(n) for n in names]
         rows.append((f"{c.arm} vs {c.reference}", *(_marked(x) for x in cells)))
-    caption = "Change in %; * better or worse after Holm's adjustment within the row." if names else ""
-    titles = ["LIM-PPL" if n == "lim_ppl" else f"tenth {int(n.rpartition('_')[2]) + 1}" for n in names]
+    caption = (
+        "Change in %; * better or worse after Holm's adjustment within the row." if names else ""
+    )
+    titles = [
+        "LIM-PPL" if n == "lim_ppl" else f"tenth {int(n.rpartition('_')[2]) + 1}" for n in names
+    ]
     return Sheet(("comparison", *titles), tuple(rows) if names else (), caption=caption)
 
 
@@ -157,9 +184,15 @@ def winning_sheet(study: Study, records: Mapping[str, Record]) -> Sheet:
     """One row a parameter, one column a winner."""
     found = {(arm, search): w.params(study) for (search, arm), w in winners(study, records).items()}
     places = sorted(found, key=lambda place: (list(study.arms).index(place[0]), place[1]))
-    names = dict.fromkeys(n for arm, search in places for n in [*study.space(arm).parameters, *found[arm, search]])
+    names = dict.fromkeys(
+        n for arm, search in places for n in [*study.space(arm).parameters, *found[arm, search]]
+    )
     rows = [
-        (n, *(value_text(found[p][n]) if n in found[p] else "" for p in places), _searched_over(n, study))
+        (
+            n,
+            *(value_text(found[p][n]) if n in found[p] else "" for p in places),
+            _searched_over(n, study),
+        )
         for n in names
     ]
     titles = [f"{arm} s{search}" if study.searches > 1 else arm for arm, search in places]
@@ -191,7 +224,17 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
         )
         for r in runs
     ]
-    columns = ("arm", "stage", "search", "x learning rate", "seed", "test PPL", "validation PPL", "state", "reason")
+    columns = (
+        "arm",
+        "stage",
+        "search",
+        "x learning rate",
+        "seed",
+        "test PPL",
+        "validation PPL",
+        "state",
+        "reason",
+    )
     faint = frozenset(i for i, r in enumerate(runs) if r.name not in counted)
     caption = "Grey: runs of an earlier best trial; they don't count." if faint else ""
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
@@ -201,11 +244,18 @@ def _trial_cells(r: Record) -> tuple[str, ...]:
     return (r.name, r.state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
 
 
-def trials_sheet(arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]) -> Sheet:
+def trials_sheet(
+    arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]
+) -> Sheet:
     """The search trials of one arm, one column a parameter."""
     found = records_of(records, "search", arm)
-    names = list(dict.fromkeys([*study.space(arm).parameters, *(n for r in found for n in r.params)]))
-    rows = [(*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names)) for r in found]
+    names = list(
+        dict.fromkeys([*study.space(arm).parameters, *(n for r in found for n in r.params)])
+    )
+    rows = [
+        (*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names))
+        for r in found
+    ]
     return Sheet(
         columns=(*_TRIAL_COLUMNS, *names),
         rows=tuple(rows),
@@ -218,6 +268,9 @@ def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     """The search trials of all arms, what each searched in one column."""
     best = best_trials(records, study)
     found = [r for arm in study.arms for r in records_of(records, "search", arm)]
-    rows = [(*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items())) for r in found]
+    rows = [
+        (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
+        for r in found
+    ]
     strong = frozenset(i for i, r in enumerate(found) if r.name in best)
     return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)

@@ -43,10 +43,16 @@ class Terminal(Console):
             highlight=False,
         )
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Render with every text as :func:`shown`; rich's own control sequences are left alone."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(shown(segment.text, self.encoding), segment.style)
+            yield (
+                segment
+                if segment.control
+                else Segment(shown(segment.text, self.encoding), segment.style)
+            )
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:

@@ -50,7 +50,9 @@ class Request:
     def options(cls) -> list[str]:
         """The fields that the command line sets."""
         names = [f.name for f in dataclasses.fields(cls)]
-        return [n for n in names if n not in ("adapter", "spread") and not n.endswith("_fingerprint")]
+        return [
+            n for n in names if n not in ("adapter", "spread") and not n.endswith("_fingerprint")
+        ]
 
     @classmethod
     def of(cls, adapter: Path | None, options: Mapping[str, Any]) -> Self:
@@ -71,8 +73,15 @@ class Request:
         known = {name: record[name] for name in taken if name in record}
         if "data" in known:  # before the field there was, an end token stood between any two rows
             known.setdefault("document_separator", "eos")
-        if "data" not in given and "block_size" not in given and given.get("split", "test") == "test":
-            known |= {"blocks": record.get("test_blocks"), "spread": record.get("spread_test", False)}
+        if (
+            "data" not in given
+            and "block_size" not in given
+            and given.get("split", "test") == "test"
+        ):
+            known |= {
+                "blocks": record.get("test_blocks"),
+                "spread": record.get("spread_test", False),
+            }
         if "blocks" in given:
             known["spread"] = False
         if "model" in known and "model" not in given:
@@ -80,7 +89,9 @@ class Request:
         return cls(adapter=adapter, **{**known, **given})
 
 
-def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple[dict[str, Any], list[str]]:
+def measure(
+    request: Request, say: Callable[[str], None] | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """The figures, by the names that command line and MLflow use, and what the reader must know.
 
     Args:
@@ -93,14 +104,25 @@ def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple
     """
     import torch
 
-    from hylorada import SPLITS, Pack, build_blocks, inspect_base, load_adapter, load_base, load_text, load_tokenizer
+    from hylorada import (
+        SPLITS,
+        Pack,
+        build_blocks,
+        inspect_base,
+        load_adapter,
+        load_base,
+        load_text,
+        load_tokenizer,
+    )
     from hylorada import evaluate as evaluate_pack
 
     if request.split not in SPLITS:
         raise InputError(f"split {request.split!r} is unknown; {nearest(request.split, SPLITS)}")
     info = inspect_base(request.model)
     if info.max_positions and request.block_size > info.max_positions:
-        raise InputError(f"block_size {request.block_size} exceeds model limit {info.max_positions} ({request.model})")
+        raise InputError(
+            f"block_size {request.block_size} exceeds model limit {info.max_positions} ({request.model})"
+        )
     tokenizer = load_tokenizer(request.model)
     text = load_text(
         request.data,
@@ -128,7 +150,9 @@ def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple
     found = evaluate_pack(Pack(base), adapters, blocks)[0]
     if not math.isfinite(found.nll):
         on_it = "" if request.adapter is None else f" with adapter {str(request.adapter)!r}"
-        raise InputError(f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})")
+        raise InputError(
+            f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})"
+        )
     figures = {**found.metrics(), "tokens": found.tokens, "blocks": blocks.num_blocks}
     notes = _notes(request, info, text.fingerprint) + _length_notes(adapters, request.block_size)
     return {**figures, "data_fingerprint": text.fingerprint, **text_facts(text, tokenizer)}, notes
@@ -137,14 +161,21 @@ def measure(request: Request, say: Callable[[str], None] | None = None) -> tuple
 def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
     """Where buckets stand for other positions than in training."""
     lengths = {a.config.max_positions for a in adapters} - {None, block_size}
-    return [f"the adapter was trained on blocks of {n} tokens, these have {block_size} (--block-size)" for n in lengths]
+    return [
+        f"the adapter was trained on blocks of {n} tokens, these have {block_size} (--block-size)"
+        for n in lengths
+    ]
 
 
 def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
     """Where base or text are not those of the adapter's study; that may well be the question."""
     parts = (
         ("another base", request.model_fingerprint, base.fingerprint),
-        ("a base of another config.json", request.model_config_fingerprint, base.config_fingerprint),
+        (
+            "a base of another config.json",
+            request.model_config_fingerprint,
+            base.config_fingerprint,
+        ),
         ("another text", request.data_fingerprint, text),
     )
     return [

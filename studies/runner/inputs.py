@@ -107,7 +107,9 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if options.tracking_uri is not None:
         unusable = check_tracking(options.tracking_uri)
         name = values.get("name")
-        problems += unusable or (check_server(options.tracking_uri, name) if isinstance(name, str) else [])
+        problems += unusable or (
+            check_server(options.tracking_uri, name) if isinstance(name, str) else []
+        )
     problems += _address_problems(options.address)
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
@@ -125,7 +127,9 @@ def _base(problems: list[str], model: Any, block_size: Any) -> tuple[Any, Any]:
     if base is None:
         return None, None
     if base.max_positions and isinstance(block_size, int) and block_size > base.max_positions:
-        problems.append(f"block_size {block_size} exceeds model limit {base.max_positions} ({model})")
+        problems.append(
+            f"block_size {block_size} exceeds model limit {base.max_positions} ({model})"
+        )
     return base, _attempt(problems, load_tokenizer, model)
 
 
@@ -135,8 +139,12 @@ def _text(problems: list[str], values: Mapping[str, Any], tokenizer: Any) -> Any
     data, column, separator = (values.get(k) for k in ("data", "text_column", "document_separator"))
     if not isinstance(data, str) or not isinstance(column, str | None):
         return None
-    known = separator if separator in DOCUMENT_SEPARATORS else "auto"  # else it is refused elsewhere
-    return _attempt(problems, load_text, data, text_column=column, document_separator=known, tokenizer=tokenizer)
+    known = (
+        separator if separator in DOCUMENT_SEPARATORS else "auto"
+    )  # else it is refused elsewhere
+    return _attempt(
+        problems, load_text, data, text_column=column, document_separator=known, tokenizer=tokenizer
+    )
 
 
 def _address_problems(address: str | None) -> list[str]:
@@ -144,7 +152,9 @@ def _address_problems(address: str | None) -> list[str]:
     if address is None or address == "auto":
         return []
     if address.startswith("ray://"):
-        return [f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"]
+        return [
+            f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"
+        ]
     host, _, port = address.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         return [f"address {address!r} must be auto or HOST:PORT"]
@@ -156,14 +166,24 @@ def _address_problems(address: str | None) -> list[str]:
 
 
 def _blocks(
-    problems: list[str], study: Study, options: Options, text: Any, tokenizer: Any, num_embeddings: int | None
+    problems: list[str],
+    study: Study,
+    options: Options,
+    text: Any,
+    tokenizer: Any,
+    num_embeddings: int | None,
 ) -> dict[str, Any]:
     """All blocks of each split; a text that may be too short is tried before anything is written."""
     from hylorada import SPLITS, build_blocks
 
     long = {s for s in SPLITS if sum(map(len, text.splits[s])) > _LONG * study.block_size}
     blocks = {}
-    build = partial(build_blocks, tokenizer=tokenizer, block_size=study.block_size, num_embeddings=num_embeddings)
+    build = partial(
+        build_blocks,
+        tokenizer=tokenizer,
+        block_size=study.block_size,
+        num_embeddings=num_embeddings,
+    )
     for split in sorted(SPLITS, key=lambda s: (s in long, s == "train")):
         if problems and split in long:
             continue

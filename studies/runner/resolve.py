@@ -69,24 +69,37 @@ def resolve(
     _check(budget)
     began = time.monotonic()
     study = with_looks(replace(study, margin=budget.margin))
-    _say(console, f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts")
+    _say(
+        console,
+        f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts",
+    )
     cost = None
     while True:
         before, started = _searches_stored(options.study_folder(study.name)), time.monotonic()
         results = run(study, options, console)
         if study.searches > before > 0:
             cost = (time.monotonic() - started) / (study.searches - before)
-        undecided = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"]
+        undecided = [
+            f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"
+        ]
         ahead = [n for n in study.looks if n > study.searches]
         decided = f"{len(results.comparisons) - len(undecided)} of {len(results.comparisons)} comparisons are decided"
         _say(console, f"{study.searches} searches, {time.monotonic() - began:.0f} s: {decided}")
         if not undecided or not ahead:
             break
-        more = (ahead[0] - study.searches) * (cost or _seconds_a_search(options.study_folder(study.name), study))
+        more = (ahead[0] - study.searches) * (
+            cost or _seconds_a_search(options.study_folder(study.name), study)
+        )
         if budget.seconds is not None and time.monotonic() - began + more > budget.seconds:
-            _say(console, f"{ahead[0]} searches would take about {more:.0f} s more, past the time limit")
+            _say(
+                console,
+                f"{ahead[0]} searches would take about {more:.0f} s more, past the time limit",
+            )
             break
-        _say(console, f"undecided: {', '.join(undecided)}; going to {ahead[0]} searches, about {more:.0f} s")
+        _say(
+            console,
+            f"undecided: {', '.join(undecided)}; going to {ahead[0]} searches, about {more:.0f} s",
+        )
         study = replace(study, searches=ahead[0])
     return results
 

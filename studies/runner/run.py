@@ -59,7 +59,9 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
     return _run(study, options, console, work)
 
 
-def explain_study(study: Study, options: Options, console: Console, request: "Request") -> "Explanation":
+def explain_study(
+    study: Study, options: Options, console: Console, request: "Request"
+) -> "Explanation":
     """Train what explains a winner of a finished study; an interrupted command resumes where it was.
 
     Args:
@@ -86,7 +88,12 @@ def explain_study(study: Study, options: Options, console: Console, request: "Re
 
 
 def _run(
-    study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]", *, trains: bool = False
+    study: Study,
+    options: Options,
+    console: Console,
+    work: "Callable[[Opened], Found]",
+    *,
+    trains: bool = False,
 ) -> Found:
     try:
         return _run_whole(study, options, console, work, trains or not _has_results(study, options))
@@ -99,7 +106,11 @@ def _run(
 
 
 def _run_whole(
-    study: Study, options: Options, console: Console, work: "Callable[[Opened], Found]", trains: bool
+    study: Study,
+    options: Options,
+    console: Console,
+    work: "Callable[[Opened], Found]",
+    trains: bool,
 ) -> Found:
     with ExitStack() as stack:
         stack.enter_context(study_environment())
@@ -113,16 +124,25 @@ def _run_whole(
         stack.callback(devices.close)
         if options.address is None:
             make_private(workspace)
-            if "transformers" not in sys.modules and _is_evident(study) and not _has_results(study, options):
+            if (
+                "transformers" not in sys.modules
+                and _is_evident(study)
+                and not _has_results(study, options)
+            ):
                 devices.start()  # its host imports beside what follows; else the checks come first
         from studies.runner.inputs import prepare
         from studies.search.stages import carry_out, results_so_far
         from studies.spec.points import notes
         from studies.trials.store import Store
 
-        material = devices.material = prepare(study, options, devices.join if options.address else None)
+        material = devices.material = prepare(
+            study, options, devices.join if options.address else None
+        )
         study = material.settled(study)
-        for line in (*(() if options.quiet else material.text_notes), *(f"note: {note}" for note in notes(study))):
+        for line in (
+            *(() if options.quiet else material.text_notes),
+            *(f"note: {note}" for note in notes(study)),
+        ):
             say(console, f"hylorada: {line}")
         store = Store(options.study_folder(study.name), study)
         stack.callback(store.close)
@@ -149,14 +169,18 @@ def _on_their_ray(options: Options) -> Options:
             "there, or call ray.shutdown() first"
         )
     if client.is_connected():
-        raise InputError("this program uses Ray Client, which is not supported; run it on a node of the cluster")
+        raise InputError(
+            "this program uses Ray Client, which is not supported; run it on a node of the cluster"
+        )
     return replace(options, address=ray.get_runtime_context().gcs_address)
 
 
 def _is_evident(study: Study) -> bool:
     """Whether base and text are surely there; what may be mistyped is told before Ray starts."""
     base, text = (os.path.expanduser(name) for name in (study.model, study.data))
-    return (base in (TINY, SMOLLM2) or os.path.isdir(base)) and (text == PYDOCS or os.path.exists(text))
+    return (base in (TINY, SMOLLM2) or os.path.isdir(base)) and (
+        text == PYDOCS or os.path.exists(text)
+    )
 
 
 def _has_results(study: Study, options: Options) -> bool:
@@ -170,6 +194,9 @@ def _check_storage(options: Options) -> None:
         if problem := broken_link(part):
             raise InputError(f"storage {str(options.storage)!r} can't be used: {problem}")
     database = options.storage / "mlflow.db"
-    require_kinds(files=[database], folders=[options.storage / name for name in ("cache", "artifacts", "studies")])
+    require_kinds(
+        files=[database],
+        folders=[options.storage / name for name in ("cache", "artifacts", "studies")],
+    )
     if options.tracking_uri is None and os.path.isfile(database) and database.stat().st_size:
         require_database(database)

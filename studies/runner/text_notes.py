@@ -45,7 +45,9 @@ def text_notes(
     """
     column = [f"column {text.column!r}"] if text.column else []
     delimiter = [f"cells between {_DELIMITERS[text.delimiter]}s"] if text.delimiter else []
-    how = "; ".join([*column, *delimiter, _separator(text, tokenizer, asked), _begin_token(tokenizer)])
+    how = "; ".join(
+        [*column, *delimiter, _separator(text, tokenizer, asked), _begin_token(tokenizer)]
+    )
     lines = [f"text {text.name}: {how}"]
     lines += [f"text {split}: {_split(text, split, blocks.get(split))}" for split in text.splits]
     return (*lines, *([f"text left out: {', '.join(text.left_out)}"] if text.left_out else ()))

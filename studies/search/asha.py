@@ -20,7 +20,9 @@ class Asha:
         max_steps: steps of a full run.
     """
 
-    def __init__(self, arms: Iterable[str], *, grace_steps: int, reduction_factor: int, max_steps: int) -> None:
+    def __init__(
+        self, arms: Iterable[str], *, grace_steps: int, reduction_factor: int, max_steps: int
+    ) -> None:
         self._schedulers: dict[str, Any] = {  # Any: it is given stand-ins for Tune's trials
             arm: ASHAScheduler(
                 time_attr="step",
@@ -41,4 +43,7 @@ class Asha:
         if name not in self._added:
             scheduler.on_trial_add(None, trial)
             self._added.add(name)
-        return bool(scheduler.on_trial_result(None, trial, {"step": step, "nll": nll}) == TrialScheduler.STOP)
+        return bool(
+            scheduler.on_trial_result(None, trial, {"step": step, "nll": nll})
+            == TrialScheduler.STOP
+        )

@@ -33,13 +33,16 @@ class Search(Stage):
         study = self._store.study
         self._places = [(search, arm) for search in range(study.searches) for arm in study.arms]
         self._asha = _asha(study)
-        searched = [r for search, arm in self._places for r in self._store.of("search", arm, search)]
+        searched = [
+            r for search, arm in self._places for r in self._store.of("search", arm, search)
+        ]
         self._feed_asha(searched)
         self._unfinished = [r for r in searched if self._goes_on(r)]
 
     def remaining(self) -> int:
         return len(self._unfinished) + sum(
-            self._store.planned(arm, search) - count for (search, arm), count in self._open().items()
+            self._store.planned(arm, search) - count
+            for (search, arm), count in self._open().items()
         )
 
     def next_job(self) -> tuple[Job, int] | None:
@@ -52,7 +55,10 @@ class Search(Stage):
 
     def _open(self) -> dict[tuple[int, str], int]:
         """Return the searches and arms that are to have more trials, and how many each has."""
-        counts = {(search, arm): len(self._store.of("search", arm, search)) for search, arm in self._places}
+        counts = {
+            (search, arm): len(self._store.of("search", arm, search))
+            for search, arm in self._places
+        }
         return {(s, arm): n for (s, arm), n in counts.items() if n < self._store.planned(arm, s)}
 
     def _prunes(self, record: Record, report: Report) -> bool:
@@ -160,10 +166,15 @@ class Campaign:
     def __init__(self, ledger: Ledger, explain: Sequence[Record] = ()) -> None:
         self._ledger = ledger
         study = ledger.store.study
-        self._later: list[tuple[Callable[[Ledger], Rerun], int]] = [  # with how many runs each has at most
+        self._later: list[
+            tuple[Callable[[Ledger], Rerun], int]
+        ] = [  # with how many runs each has at most
             (Select, wanted_runs(study, "select")),
             (Confirm, wanted_runs(study, "confirm")),
-            (partial(Explain, asked=explain), len({r.name for r in (*_begun(ledger.store), *explain)})),
+            (
+                partial(Explain, asked=explain),
+                len({r.name for r in (*_begun(ledger.store), *explain)}),
+            ),
         ]
         self._stage: Stage = Search(ledger)
         self._go_on()
@@ -215,7 +226,9 @@ class Campaign:
         for name in () if store.study.blocks else store.study.arms:
             if len(store.of("search", name, 0)) < store.study.trials:
                 points = store.study.space(name).size()
-                self._ledger.panel.say(f"{name}: search space exhausted: {points} of {points} points evaluated")
+                self._ledger.panel.say(
+                    f"{name}: search space exhausted: {points} of {points} points evaluated"
+                )
 
 
 def _times(study: Study) -> str:
@@ -251,11 +264,19 @@ def find_winners(store: Store) -> Found:
         for arm in study.arms:
             if (search, arm) in best:
                 continue
-            if study.blocks and best_block(study, store.records, search) is None and ranked(store.records, arm, search):
+            if (
+                study.blocks
+                and best_block(study, store.records, search) is None
+                and ranked(store.records, arm, search)
+            ):
                 missing.append(f"search {search} has no block that all its arms have finished")
                 continue
             states = [r.state for r in store.of("search", arm, search)]
-            counts = ", ".join(f"{states.count(s)} {s}" for s in ("diverged", "failed", "pruned") if s in states)
+            counts = ", ".join(
+                f"{states.count(s)} {s}" for s in ("diverged", "failed", "pruned") if s in states
+            )
             where = f" in search {search}" if study.searches > 1 else ""
-            missing.append(f"arm {arm!r} has no finished trial with a finite eval/ppl{where} ({counts})")
+            missing.append(
+                f"arm {arm!r} has no finished trial with a finite eval/ppl{where} ({counts})"
+            )
     return Found(best, tuple(dict.fromkeys(missing)))

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from hylorada import InputError, nearest
 from hylorada.runtime.checksums import digest
-from studies.analysis.explanation import Effect, Explanation, Losses, measure, step_between, write_explanation
+from studies.analysis.explanation import (
+    Effect,
+    Explanation,
+    Losses,
+    measure,
+    step_between,
+    write_explanation,
+)
 from studies.reporting.terminal import say
 from studies.spec.common_values import common_values, rerun_seeds
 from studies.spec.study import Study
@@ -80,17 +87,23 @@ def make_plan(study: Study, records: Mapping[str, Record], request: Request) -> 
     arm = request.arm if request.arm is not None else _first_arm(study)
     _check(study, request, arm)
     if _unfinished(study, records):
-        raise InputError(f"study {study.name!r} has not finished; run it to its end: `hylorada run {study.name}`")
+        raise InputError(
+            f"study {study.name!r} has not finished; run it to its end: `hylorada run {study.name}`"
+        )
     winner = winners(study, records).get((request.search, arm))
     if winner is None:
-        raise InputError(f"arm {arm!r} has no winner in search {request.search} of study {study.name!r}")
+        raise InputError(
+            f"arm {arm!r} has no winner in search {request.search} of study {study.name!r}"
+        )
     return plan_around(study, winner, request.seeds or max(FEWEST_SEEDS, study.seeds))
 
 
 def plan_around(study: Study, winner: Winner, seeds: int) -> Plan:
     """Return the path from the defaults to a winner and its neighbours."""
     arm, space = winner.record.arm, study.space(winner.record.arm)
-    common = {} if winner.block is None else common_values(study, winner.record.search, winner.block)
+    common = (
+        {} if winner.block is None else common_values(study, winner.record.search, winner.block)
+    )
     start, goal, names = study.point(arm, common), winner.params(study), own_parameters(study, arm)
     return Plan(
         winner,
@@ -111,7 +124,11 @@ def own_parameters(study: Study, arm: str) -> list[str]:
 
 def plan_records(study: Study, plan: Plan) -> list[Record]:
     """Return the records of all runs of a plan, seed by seed, so that a broken-off stage has whole pairs."""
-    return [_record(study, plan.winner, point, seed) for seed in range(plan.seeds) for point in plan.points().values()]
+    return [
+        _record(study, plan.winner, point, seed)
+        for seed in range(plan.seeds)
+        for point in plan.points().values()
+    ]
 
 
 def find_explanation(opened: "Opened", request: Request) -> Explanation:
@@ -129,7 +146,9 @@ def find_explanation(opened: "Opened", request: Request) -> Explanation:
     write_explanation(store.folder, found)
     results = results_so_far(store)
     if results is None:
-        raise InputError(f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again")
+        raise InputError(
+            f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again"
+        )
     publish(results, store, opened.tracker)
     return found
 
@@ -156,7 +175,9 @@ def _check(study: Study, request: Request, arm: str) -> None:
     elif not own_parameters(study, arm):
         others = [name for name in study.arms if own_parameters(study, name)]
         hint = f"arms that do: {', '.join(others)}" if others else "no arm of this study does"
-        problems.append(f"arm {arm!r} searches no parameter of its own, so there is nothing to explain; {hint}")
+        problems.append(
+            f"arm {arm!r} searches no parameter of its own, so there is nothing to explain; {hint}"
+        )
     if not 0 <= request.search < study.searches:
         problems.append(f"search must be 0 to {study.searches - 1}, got {request.search}")
     if request.seeds is not None and not 1 <= request.seeds <= _MOST_SEEDS:
@@ -170,9 +191,14 @@ def _unfinished(study: Study, records: Mapping[str, Record]) -> bool:
     if any(r.state == "running" for r in records.values() if r.stage != "explain"):
         return True
     places = [(arm, search) for search in range(study.searches) for arm in study.arms]
-    if any(len(records_of(records, "search", *p)) < planned_trials(study, records, *p) for p in places):
+    if any(
+        len(records_of(records, "search", *p)) < planned_trials(study, records, *p) for p in places
+    ):
         return True
-    return any(r.name not in records for r in (*select_records(study, records), *confirm_records(study, records)))
+    return any(
+        r.name not in records
+        for r in (*select_records(study, records), *confirm_records(study, records))
+    )
 
 
 def _key(point: Point) -> str:
@@ -209,9 +235,14 @@ def explanation_of(plan: Plan, store: "Store", *, unseen: bool) -> Explanation:
         unseen: whether the search has not been evaluated on the blocks that these runs read last.
     """
     study = store.study
-    names = {key: [plan.winner.name(f"explain-{key}", s) for s in range(plan.seeds)] for key in plan.points()}
+    names = {
+        key: [plan.winner.name(f"explain-{key}", s) for s in range(plan.seeds)]
+        for key in plan.points()
+    }
     losses = Losses(
-        store.folder, {key: [store.records[n] for n in found] for key, found in names.items()}, study.block_size
+        store.folder,
+        {key: [store.records[n] for n in found] for key, found in names.items()},
+        study.block_size,
     )
     whole = [step_between(plan.start, plan.goal)] if plan.path else []
     return Explanation(

@@ -32,7 +32,9 @@ class Ledger:
         first = not any(r.state == "failed" for r in self.store.records.values())
         log = self.store.write_error(record.name, traceback)
         if first:
-            self.panel.say(f"{traceback.strip()}\n{record.name} failed: {reason}\nlog: {log}; the others go on")
+            self.panel.say(
+                f"{traceback.strip()}\n{record.name} failed: {reason}\nlog: {log}; the others go on"
+            )
         self.finish(record, "failed", reason)
 
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:

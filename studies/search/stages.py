@@ -68,7 +68,9 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
 
     def end(_: int) -> None:
         asked.append(True)
-        pool.setLevel(logging.CRITICAL)  # it logs a traceback when the connection of an interrupted query is reset
+        pool.setLevel(
+            logging.CRITICAL
+        )  # it logs a traceback when the connection of an interrupted query is reset
         raise Interrupted
 
     def check() -> None:
@@ -84,7 +86,11 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
 
 
 def carry_out(
-    devices: Devices, store: Store, options: Options, console: Console, work: Callable[[Opened], Found]
+    devices: Devices,
+    store: Store,
+    options: Options,
+    console: Console,
+    work: Callable[[Opened], Found],
 ) -> Found:
     """Do the work with the parent and all children closed truthfully at the end, whatever it is."""
     name = store.study.name
@@ -96,7 +102,10 @@ def carry_out(
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
             found = work(Opened(devices, store, tracker, console, check))
-    except (KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into SystemExit where a cluster is joined
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+    ) as error:  # Ray turns SIGTERM into SystemExit where a cluster is joined
         _break_off(devices, store, tracker, "KILLED")
         raise Interrupted from error
     except Exception:
@@ -110,7 +119,9 @@ def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
     """Let one process make MLflow's tables: two that begin at once on a new database get in each other's way."""
     if database_path(options.uri) is None or not options.storage.is_dir():
         return nullcontext()
-    return FileLock(options.storage / "mlflow.db.lock")  # nothing is written outside the storage folder
+    return FileLock(
+        options.storage / "mlflow.db.lock"
+    )  # nothing is written outside the storage folder
 
 
 def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
@@ -122,8 +133,14 @@ def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) ->
 
 
 def _parent_params(study: Study) -> dict[str, Any]:
-    plain = {k: v for k, v in study.to_dict().items() if k not in ("arms", "comparisons", "defaults")}
-    return {**plain, **{f"defaults.{k}": v for k, v in study.defaults.items()}, "rungs": list(study.rungs())}
+    plain = {
+        k: v for k, v in study.to_dict().items() if k not in ("arms", "comparisons", "defaults")
+    }
+    return {
+        **plain,
+        **{f"defaults.{k}": v for k, v in study.defaults.items()},
+        "rungs": list(study.rungs()),
+    }
 
 
 def find_results(opened: Opened) -> Results:
@@ -162,13 +179,22 @@ def run_stages(opened: Opened, explain: Sequence[Record] = ()) -> Mapping[str, A
                 f"{study.name}: {times}{study.trials} trial{'s' * (study.trials > 1)} for each of "
                 f"{', '.join(study.arms)}; {_rungs(study)}"
             )
-            devices.cluster.probe([_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)])
-            panel.begin("search", sum(store.planned(a, s) for s in range(study.searches) for a in study.arms))
+            devices.cluster.probe(
+                [_probe_job(study, arm, p) for arm in study.arms for p in study.firsts(arm)]
+            )
+            panel.begin(
+                "search",
+                sum(store.planned(a, s) for s in range(study.searches) for a in study.arms),
+            )
         while count := campaign.remaining():
             devices.cluster.run(campaign, opened.check)
-            campaign = Campaign(ledger, explain)  # Tune may end with trials that it could not start again
+            campaign = Campaign(
+                ledger, explain
+            )  # Tune may end with trials that it could not start again
             if campaign.remaining() >= count:
-                raise StudyStopped(f"Ray Tune has ended with {campaign.remaining()} trials left to do")
+                raise StudyStopped(
+                    f"Ray Tune has ended with {campaign.remaining()} trials left to do"
+                )
         return _base(store, devices)
 
 
@@ -214,11 +240,21 @@ def publish(results: Results, store: Store, tracker: Tracker) -> None:
     write_html(results, store.records, store.study, store.folder / "report.html")
     figures = {f"test/ppl_{a.arm}": a.ppl for a in results.arms}
     for c in results.comparisons:
-        for end, value in (("percent", c.change), ("low", c.low), ("high", c.high), ("p_holm", c.p_holm)):
+        for end, value in (
+            ("percent", c.change),
+            ("low", c.low),
+            ("high", c.high),
+            ("p_holm", c.p_holm),
+        ):
             figures[f"test/change_{c.arm}_vs_{c.reference}_{end}"] = value
-    files = {store.folder / name: "" for name in ("results.json", "report.html", "study.json", EXPLAIN_FILE)}
+    files = {
+        store.folder / name: ""
+        for name in ("results.json", "report.html", "study.json", EXPLAIN_FILE)
+    }
     records = list(store.records.values())
     for record in records:
         if record.stage == "confirm":
-            files[store.trial_folder(record.name) / "test_block_nll.npy"] = f"block_nll/{record.name}"
+            files[store.trial_folder(record.name) / "test_block_nll.npy"] = (
+                f"block_nll/{record.name}"
+            )
     tracker.finish(records, files, figures)

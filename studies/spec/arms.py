@@ -13,7 +13,12 @@ from studies.spec.space import Space
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
 TRAINING_FIELDS = {f.name for f in dataclasses.fields(TrainingConfig)}
 SET_BY_STUDY = {"max_positions": "it follows block_size"}
-_REAL_FIELDS = {n for c in (HyLoRADAConfig, TrainingConfig) for n, hint in get_type_hints(c).items() if hint is float}
+_REAL_FIELDS = {
+    n
+    for c in (HyLoRADAConfig, TrainingConfig)
+    for n, hint in get_type_hints(c).items()
+    if hint is float
+}
 _CHECKED_TOGETHER = (
     ("landmarks", "num_landmarks", "landmark_design", "num_buckets"),
     ("landmark_bucketing", "landmark_design"),
@@ -42,7 +47,9 @@ def field_problems_of(where: str, values: Any) -> tuple[list[str], set[str]]:
     if not isinstance(values, Mapping):
         return [f"{where} must map fields to values, got {values!r}"], {"*"}
     by_name = {name: _field_problem(where, name, value) for name, value in values.items()}
-    return [p for found in by_name.values() for p in found], {str(n) for n, found in by_name.items() if found}
+    return [p for found in by_name.values() for p in found], {
+        str(n) for n, found in by_name.items() if found
+    }
 
 
 def _field_problem(where: str, name: Any, value: Any) -> list[str]:
@@ -50,7 +57,9 @@ def _field_problem(where: str, name: Any, value: Any) -> list[str]:
     if name in SET_BY_STUDY:
         return [f"{where}.{name} can't be set: {SET_BY_STUDY[name]}"]
     if name not in known:
-        return [f"{where}: unknown field {name!r}; {nearest(str(name), known - SET_BY_STUDY.keys())}"]
+        return [
+            f"{where}: unknown field {name!r}; {nearest(str(name), known - SET_BY_STUDY.keys())}"
+        ]
     owner = HyLoRADAConfig if name in ADAPTER_FIELDS else TrainingConfig
     return [f"{where}.{p}" for p in field_problems(owner, {name: value})]
 
@@ -61,7 +70,9 @@ def parse_common(declared: Any) -> tuple[Space, list[str]]:
         return Space({}), [f"common must hold space, got {declared!r}"]
     space, problems, _ = _parse_space("common", declared.get("space", {}))
     if "max_steps" in space.parameters:
-        problems.append("common.space: max_steps is not searched (equal budgets); set defaults.max_steps")
+        problems.append(
+            "common.space: max_steps is not searched (equal budgets); set defaults.max_steps"
+        )
     return space, problems
 
 
@@ -83,7 +94,9 @@ def parse_arms(
             problems += found
     for name in arms:  # trials of arm "a" in search 1 are named a-s1-0000
         if (twin := re.sub(r"-s\d+$", "", name)) != name and twin in arms:
-            problems.append(f"arms {twin!r} and {name!r} would give trials of the same name; rename one of the two")
+            problems.append(
+                f"arms {twin!r} and {name!r} would give trials of the same name; rename one of the two"
+            )
     return arms, problems
 
 
@@ -107,15 +120,23 @@ def _parse_arm(
     if "*" in wrong | wrong_here:
         return Arm(space=space), problems
     if "max_steps" in config or "max_steps" in space.parameters:
-        problems.append(f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps")
+        problems.append(
+            f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps"
+        )
     for parameter in [p for p in common.parameters if p in space.parameters or p in config]:
-        problems.append(f"arms.{name}: {parameter} is in common.space, so no arm sets or searches it by itself")
+        problems.append(
+            f"arms.{name}: {parameter} is in common.space, so no arm sets or searches it by itself"
+        )
     arm = Arm(config=config, space=space)
     whole = Space({**common.parameters, **space.parameters})
-    return arm, problems + [f"arms.{name}: {p}" for p in _misfits(config, whole, shared, wrong | wrong_here)]
+    return arm, problems + [
+        f"arms.{name}: {p}" for p in _misfits(config, whole, shared, wrong | wrong_here)
+    ]
 
 
-def _parse_space(where: str, declared: Any, earlier: Space | None = None) -> tuple[Space, list[str], set[str]]:
+def _parse_space(
+    where: str, declared: Any, earlier: Space | None = None
+) -> tuple[Space, list[str], set[str]]:
     """Read a space; return it, all problems, and the names of parameters with wrong values (``*``: all)."""
     try:
         space = Space.from_dict(declared, real=_REAL_FIELDS, earlier=earlier)
@@ -130,7 +151,9 @@ def _parse_space(where: str, declared: Any, earlier: Space | None = None) -> tup
     return space, problems, wrong
 
 
-def _misfits(config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]) -> list[str]:
+def _misfits(
+    config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]
+) -> list[str]:
     """Values that are right by themselves but not together, in whatever may be proposed."""
     problems: dict[str, None] = {}
     for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
@@ -138,5 +161,7 @@ def _misfits(config: Mapping[str, Any], space: Space, shared: Mapping[str, Any],
         try:
             HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
         except InputError as error:
-            problems |= dict.fromkeys(p for p in error.problems if not wrong & set(re.findall(r"\w+", p)))
+            problems |= dict.fromkeys(
+                p for p in error.problems if not wrong & set(re.findall(r"\w+", p))
+            )
     return list(problems)

@@ -13,8 +13,13 @@ FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study th
 def changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """Return what differs between a stored study and one asked for, but for what may change."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
-    for key in ("model", "data"):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
-        if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(now[key]):
+    for key in (
+        "model",
+        "data",
+    ):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
+        if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(
+            now[key]
+        ):
             then[key] = now[key]
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"

@@ -43,7 +43,9 @@ def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int,
 def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int, int]:
     """Return the seeds of a run on fresh seeds: equal for all arms, finalists and factors of a search."""
     place = [search] if search else []
-    return derive_seed(study.seed, stage, *place, number), derive_seed(study.seed, f"{stage} data", *place, number)
+    return derive_seed(study.seed, stage, *place, number), derive_seed(
+        study.seed, f"{stage} data", *place, number
+    )
 
 
 def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:
@@ -68,7 +70,9 @@ class _AtPoint:
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         if log:  # each whole number gets the share of the log range that rounds to it
-            return min(max(round(self.suggest_float(name, low - 0.5, high + 0.5, log=True)), low), high)
+            return min(
+                max(round(self.suggest_float(name, low - 0.5, high + 0.5, log=True)), low), high
+            )
         return min(low + int(self._point[name] * (high - low + 1)), high)
 
     def suggest_categorical(self, name: str, choices: tuple[Scalar, ...]) -> Any:

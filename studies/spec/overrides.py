@@ -40,13 +40,19 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(values)
     for key, value in changes.items():
         old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not {"low", "choice"} & set(old):
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and not {"low", "choice"} & set(old)
+        ):
             value = merge(old, value)
         result[key] = value
     return result
 
 
-def override(values: Mapping[str, Any], assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def override(
+    values: Mapping[str, Any], assignments: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
     """Apply ``a.b=value`` assignments (values in YAML) to a study's plain values.
 
     Returns:
@@ -123,7 +129,11 @@ def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
         return depth == 0 or (depth == 1 and key == "space") or (depth == 2 and key in _SEARCHABLE)
     if parents[0] != "arms" or depth < 2:
         return False
-    return key in ("config", "space") if depth == 2 else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
+    return (
+        key in ("config", "space")
+        if depth == 2
+        else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
+    )
 
 
 def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:

@@ -57,7 +57,13 @@ _AT_LEAST = {
     "seed": 0,
     "margin": 0.0,
 }
-_AT_MOST = {"trials": 10**6, "searches": 100, "finalists": 100, "selection_seeds": 100, "seeds": 10**4}
+_AT_MOST = {
+    "trials": 10**6,
+    "searches": 100,
+    "finalists": 100,
+    "selection_seeds": 100,
+    "seeds": 10**4,
+}
 _AT_MOST_FACTORS, _AT_MOST_LOOKS = 9, 10
 _ONE_OF = {"dtype": ("float32", "bfloat16", "float64"), "document_separator": DOCUMENT_SEPARATORS}
 
@@ -67,7 +73,13 @@ def name_problem(what: str, name: Any) -> str | None:
     if not isinstance(name, str):
         return f"{what} must be text, got {name!r}"
     odd = [c for c in name if not (c.isalnum() or unicodedata.category(c)[0] == "M" or c in " _-.")]
-    if odd or name in (".", "..") or name != name.strip() or not 0 < len(name) <= 100 or len(name.encode()) > 240:
+    if (
+        odd
+        or name in (".", "..")
+        or name != name.strip()
+        or not 0 < len(name) <= 100
+        or len(name.encode()) > 240
+    ):
         shown = name if len(name) <= 100 else name[:40] + "…"
         return f"{what} must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got {shown!r}"
     return None
@@ -101,19 +113,31 @@ def _plain_problem(name: str, value: Any) -> list[str]:
 
 def profile_problems(factors: Any) -> list[str]:
     numbers = (
-        [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)] if _is_list(factors) else []
+        [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)]
+        if _is_list(factors)
+        else []
     )
     if not numbers or len(numbers) != len(factors) or not all(0 < f < math.inf for f in numbers):
         return [f"profile must be a list of positive factors of the learning rate, got {factors!r}"]
-    if 1 not in numbers or len({f"{f:g}" for f in numbers}) != len(numbers) or len(numbers) > _AT_MOST_FACTORS:
-        return [f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"]
+    if (
+        1 not in numbers
+        or len({f"{f:g}" for f in numbers}) != len(numbers)
+        or len(numbers) > _AT_MOST_FACTORS
+    ):
+        return [
+            f"profile must hold 1 and no factor twice, at most {_AT_MOST_FACTORS} in all, got {factors!r}"
+        ]
     return []
 
 
 def look_problems(looks: Any) -> list[str]:
-    whole = _is_list(looks) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks)
+    whole = _is_list(looks) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 2 for n in looks
+    )
     if not whole or sorted(set(looks)) != list(looks) or len(looks) > _AT_MOST_LOOKS:
-        return [f"looks must be at most {_AT_MOST_LOOKS} ascending numbers of replicates from 2, got {looks!r}"]
+        return [
+            f"looks must be at most {_AT_MOST_LOOKS} ascending numbers of replicates from 2, got {looks!r}"
+        ]
     return []
 
 
@@ -128,9 +152,15 @@ def comparison_problems(pairs: Any, arms: Any) -> list[str]:
     known = [str(a) for a in arms] if isinstance(arms, Mapping) else []
     for i, pair in enumerate(pairs):
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            problems.append(f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}")
+            problems.append(
+                f"comparisons: each must be a pair of arms [arm, reference], got {pair!r}"
+            )
         elif pair in pairs[:i]:
             problems.append(f"comparisons: {pair!r} stands twice")
         elif known:  # without any, that is the problem
-            problems += [f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}" for a in pair if a not in known]
+            problems += [
+                f"comparisons: unknown arm {a!r}; {nearest(str(a), known)}"
+                for a in pair
+                if a not in known
+            ]
     return problems

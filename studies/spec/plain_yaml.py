@@ -6,7 +6,9 @@ from typing import Any
 
 import yaml
 
-_MOST_VALUES = 100_000  # aliases written out: a few lines of them may stand for more than the memory holds
+_MOST_VALUES = (
+    100_000  # aliases written out: a few lines of them may stand for more than the memory holds
+)
 _DEEPEST = 50
 _LONGEST_WHOLE = 2048  # bits
 
@@ -18,7 +20,9 @@ class _Loader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep=deep)
         except (ValueError, OverflowError) as error:
-            raise _refusal(f"{str(node.value)[:40]!r} is no {node.tag.rpartition(':')[2]}", node) from error
+            raise _refusal(
+                f"{str(node.value)[:40]!r} is no {node.tag.rpartition(':')[2]}", node
+            ) from error
         if isinstance(value, int) and value.bit_length() > _LONGEST_WHOLE:
             raise _refusal("a whole number of too many digits", node)
         return value
@@ -34,7 +38,11 @@ def _whole_number(loader: _Loader, node: yaml.Node) -> int:
 
 
 _NUMBERS = (
-    ("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    ),
     ("tag:yaml.org,2002:int", re.compile(r"[-+]?\d+(_\d+)*$"), list("-+0123456789")),
 )
 _Loader.yaml_implicit_resolvers = {
@@ -88,8 +96,13 @@ def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int]]) -> 
     """Values that a node stands for, each alias written out, and how deep they are nested."""
     if id(node) not in known:
         known[id(node)] = (0, 0)  # unfinished
-        inner = [_measure(part, depth + 1, known) for part in _parts(node)] if depth <= _DEEPEST else []
-        known[id(node)] = (1 + sum(n for n, _ in inner), 1 + max((height for _, height in inner), default=0))
+        inner = (
+            [_measure(part, depth + 1, known) for part in _parts(node)] if depth <= _DEEPEST else []
+        )
+        known[id(node)] = (
+            1 + sum(n for n, _ in inner),
+            1 + max((height for _, height in inner), default=0),
+        )
     values, height = known[id(node)]
     if not values:
         raise _refusal("a value that holds itself", node)

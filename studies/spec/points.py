@@ -11,21 +11,35 @@ _BUCKET_FIELDS = (
     *("num_buckets", "bucket_spacing"),
 )
 _STRUCTURE = (*_BUCKET_FIELDS, "position_bias")
-_MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {  # of a field that not every adapter uses: whose does
+_MATTERS: Mapping[
+    str, Callable[[HyLoRADAConfig], bool]
+] = {  # of a field that not every adapter uses: whose does
     "position_bias_buckets": lambda c: c.position_bias,
     **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
-    **dict.fromkeys(("share_landmarks", "replication_noncausal_pooling"), lambda c: c.has_landmarks),
-    **dict.fromkeys(("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets),
+    **dict.fromkeys(
+        ("share_landmarks", "replication_noncausal_pooling"), lambda c: c.has_landmarks
+    ),
+    **dict.fromkeys(
+        ("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets
+    ),
     "bucket_spacing": lambda c: c.has_buckets and not c.learns_boundaries,
-    **dict.fromkeys(("temperature", "boundary_lr_scale", "boundary_init"), lambda c: c.learns_boundaries),
-    **dict.fromkeys(("boundary_warmup", "boundary_diversity", "boundary_repulsion"), lambda c: c.learns_boundaries),
+    **dict.fromkeys(
+        ("temperature", "boundary_lr_scale", "boundary_init"), lambda c: c.learns_boundaries
+    ),
+    **dict.fromkeys(
+        ("boundary_warmup", "boundary_diversity", "boundary_repulsion"),
+        lambda c: c.learns_boundaries,
+    ),
 }
 
 
 def target_modules(study: Study) -> set[str]:
     """Names of adapted modules in whatever may be proposed; those that the base decides are not among them."""
     return {
-        name for arm in study.arms for c in _configs(study, arm, ("target_modules",)) for name in c.target_modules or ()
+        name
+        for arm in study.arms
+        for c in _configs(study, arm, ("target_modules",))
+        for name in c.target_modules or ()
     }
 
 
@@ -65,14 +79,20 @@ def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
 def _takers(study: Study, field: str) -> list[str]:
     """Return the arms in whose trials a default makes a difference."""
     matters = _MATTERS.get(field, lambda _: True)
-    open_arms = [n for n, arm in study.arms.items() if field not in {*study.space(n).parameters, *arm.config}]
+    open_arms = [
+        n for n, arm in study.arms.items() if field not in {*study.space(n).parameters, *arm.config}
+    ]
     return [name for name in open_arms if any(map(matters, _configs(study, name, _STRUCTURE)))]
 
 
 def _fixed_and_searched(arm: Arm) -> list[str]:
     """Return the fields of both; not a decided ``landmark_bucketing: auto``, which becomes a part of the config."""
     both = [field for field in arm.config if field in arm.space.parameters]
-    return [f for f in both if f != "landmark_bucketing" or not arm.space.parameters[f].values.contains(arm.config[f])]
+    return [
+        f
+        for f in both
+        if f != "landmark_bucketing" or not arm.space.parameters[f].values.contains(arm.config[f])
+    ]
 
 
 def notes(study: Study) -> list[str]:

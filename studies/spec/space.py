@@ -36,14 +36,20 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, name: str, trial: Suggests) -> Value:
-        if self.low == self.high:  # nothing to ask, and Optuna could not count the values of a range of fractions
+        if (
+            self.low == self.high
+        ):  # nothing to ask, and Optuna could not count the values of a range of fractions
             return self.low
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, float(self.low), float(self.high), log=self.log)
 
     def contains(self, value: Any) -> bool:
-        return _is_number(value) and self.low <= value <= self.high and (not self.whole or value == int(value))
+        return (
+            _is_number(value)
+            and self.low <= value <= self.high
+            and (not self.whole or value == int(value))
+        )
 
     def label(self, value: Value) -> Scalar:
         """A value as Optuna stores it."""
@@ -79,7 +85,9 @@ class Choice:
     options: tuple[Value, ...]
 
     def suggest(self, name: str, trial: Suggests) -> Value:
-        return self.decoded(trial.suggest_categorical(name, tuple(self.label(o) for o in self.options)))
+        return self.decoded(
+            trial.suggest_categorical(name, tuple(self.label(o) for o in self.options))
+        )
 
     def label(self, value: Value) -> Scalar:
         """A value as Optuna stores it."""
@@ -87,7 +95,9 @@ class Choice:
 
     def decoded(self, label: Any) -> Value:
         """The value of a label; any other value is left as it is."""
-        found = next((o for o in self.options if isinstance(o, list) and self.label(o) == label), label)
+        found = next(
+            (o for o in self.options if isinstance(o, list) and self.label(o) == label), label
+        )
         return list(found) if isinstance(found, list) else found
 
     @property
@@ -115,7 +125,10 @@ class Parameter:
     when: tuple[str, Value] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.values.to_dict(), **({"when": {self.when[0]: self.when[1]}} if self.when else {})}
+        return {
+            **self.values.to_dict(),
+            **({"when": {self.when[0]: self.when[1]}} if self.when else {}),
+        }
 
     def __str__(self) -> str:
         return str(self.values) + (f"  when {self.when[0]} is {self.when[1]}" if self.when else "")
@@ -164,9 +177,13 @@ class Space:
     def _telling(self, name: str) -> list[Value]:
         """The ends of numbers, all other values, and those that a condition asks for."""
         examples = self.parameters[name].values.examples()
-        numbers = sorted(v for v in examples if isinstance(v, int | float) and not isinstance(v, bool))
+        numbers = sorted(
+            v for v in examples if isinstance(v, int | float) and not isinstance(v, bool)
+        )
         asked = [p.when[1] for p in self.parameters.values() if p.when and p.when[0] == name]
-        kept: list[Value] = [v for v in examples if v in (*numbers[:1], *numbers[-1:], *asked) or v not in numbers]
+        kept: list[Value] = [
+            v for v in examples if v in (*numbers[:1], *numbers[-1:], *asked) or v not in numbers
+        ]
         return kept + [v for v in asked if v not in kept]
 
     def start(self, defaults: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -175,7 +192,10 @@ class Space:
         Returns:
             What Optuna takes: a list is its label, see :meth:`decoded`.
         """
-        return {name: self.parameters[name].values.label(value) for name, value in self._inside(defaults).items()}
+        return {
+            name: self.parameters[name].values.label(value)
+            for name, value in self._inside(defaults).items()
+        }
 
     def first(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
         """A whole point: the defaults, and where one is outside, a value of the space."""
@@ -183,16 +203,31 @@ class Space:
 
     def outside(self, values: Mapping[str, Any]) -> dict[str, Range | Choice]:
         """Return the searched parameters of which a value is given that they never take; a constant is not searched."""
-        searched = {name: p.values for name, p in self.parameters.items() if name in values and p.values.size != 1}
-        return {name: allowed for name, allowed in searched.items() if not allowed.contains(values[name])}
+        searched = {
+            name: p.values
+            for name, p in self.parameters.items()
+            if name in values and p.values.size != 1
+        }
+        return {
+            name: allowed
+            for name, allowed in searched.items()
+            if not allowed.contains(values[name])
+        }
 
     def _inside(self, defaults: Mapping[str, Any]) -> dict[str, Value]:
         known = {n: p.values for n, p in self.parameters.items() if n in defaults}
-        return {name: _plain(defaults[name]) for name, values in known.items() if values.contains(defaults[name])}
+        return {
+            name: _plain(defaults[name])
+            for name, values in known.items()
+            if values.contains(defaults[name])
+        }
 
     def decoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Values for a configuration, of those that Optuna has stored."""
-        return {n: self.parameters[n].values.decoded(v) if n in self.parameters else v for n, v in params.items()}
+        return {
+            n: self.parameters[n].values.decoded(v) if n in self.parameters else v
+            for n, v in params.items()
+        }
 
     def size(self) -> int | None:
         """How many different points there are; None where a range of real numbers makes them endless."""
@@ -222,7 +257,11 @@ class Space:
 
     @classmethod
     def from_dict(
-        cls, declared: Mapping[str, Any], *, real: Collection[str] = (), earlier: "Space | None" = None
+        cls,
+        declared: Mapping[str, Any],
+        *,
+        real: Collection[str] = (),
+        earlier: "Space | None" = None,
     ) -> "Space":
         """Build from plain values: ``{low, high, log}``, ``{choice: [...]}``, each with ``when``, or a bare constant.
 
@@ -252,7 +291,9 @@ class Space:
 def _parse(name: str, value: Any, earlier: Mapping[str, Parameter], real: bool) -> Parameter:
     if not isinstance(value, Mapping):
         if isinstance(value, list | tuple):
-            raise InputError(f"space {name}: a list must be written as choice: [...], got {value!r}")
+            raise InputError(
+                f"space {name}: a list must be written as choice: [...], got {value!r}"
+            )
         return Parameter(_parse_choice(name, {"choice": [value]}))
     rest = dict(value)
     when = _parse_condition(name, rest.pop("when", None), earlier)
@@ -262,39 +303,56 @@ def _parse(name: str, value: Any, earlier: Mapping[str, Parameter], real: bool) 
     return Parameter(Range(float(found.low), float(found.high), found.log) if real else found, when)
 
 
-def _parse_condition(name: str, when: Any, earlier: Mapping[str, Parameter]) -> tuple[str, Value] | None:
+def _parse_condition(
+    name: str, when: Any, earlier: Mapping[str, Parameter]
+) -> tuple[str, Value] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping) or len(when) != 1:
         raise InputError(f"space {name}: when must name one parameter and its value, got {when!r}")
     ((other, value),) = when.items()
     if other not in earlier:
-        raise InputError(f"space {name}: when refers to {other!r}, which must come earlier in the space")
+        raise InputError(
+            f"space {name}: when refers to {other!r}, which must come earlier in the space"
+        )
     if not earlier[other].values.contains(value):
-        raise InputError(f"space {name}: when {other} is {value!r} never holds; {other} is {earlier[other].values}")
+        raise InputError(
+            f"space {name}: when {other} is {value!r} never holds; {other} is {earlier[other].values}"
+        )
     return other, value
 
 
 def _parse_choice(name: str, declared: Mapping[str, Any]) -> Choice:
     options = declared["choice"]
     if set(declared) != {"choice"}:
-        raise InputError(f"space {name}: write choice alone (and when), or low and high; got {dict(declared)!r}")
+        raise InputError(
+            f"space {name}: write choice alone (and when), or low and high; got {dict(declared)!r}"
+        )
     if not isinstance(options, list | tuple) or not options:
-        raise InputError(f"space {name}: choice must be a list of at least one value, got {options!r}")
-    if any(not (o is None or isinstance(o, bool | str) or _is_number(o) or _is_names(o)) for o in options):
+        raise InputError(
+            f"space {name}: choice must be a list of at least one value, got {options!r}"
+        )
+    if any(
+        not (o is None or isinstance(o, bool | str) or _is_number(o) or _is_names(o))
+        for o in options
+    ):
         raise InputError(
             f"space {name}: each choice must be a finite number, text, true, false, null or a list of names, "
             f"got {options!r}"
         )
     choice = Choice(tuple(_plain(o) for o in options))
-    if len({choice.label(o) for o in choice.options}) < len(options):  # 8 and 8.0, or 1 and true, are one to Optuna
+    if len({choice.label(o) for o in choice.options}) < len(
+        options
+    ):  # 8 and 8.0, or 1 and true, are one to Optuna
         raise InputError(f"space {name}: choices must differ, got {options!r}")
     return choice
 
 
 def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
     if not {"low", "high"} <= set(declared) <= {"low", "high", "log"}:
-        raise InputError(f"space {name}: write low and high (and log), or choice; got {dict(declared)!r}")
+        raise InputError(
+            f"space {name}: write low and high (and log), or choice; got {dict(declared)!r}"
+        )
     low, high, log = declared["low"], declared["high"], declared.get("log", False)
     for end in (low, high):
         if not _is_number(end):
@@ -303,7 +361,9 @@ def _parse_range(name: str, declared: Mapping[str, Any]) -> Range:
         raise InputError(f"space {name}: log must be true or false, got {log!r}")
     if low > high or (log and low <= 0):
         raise InputError(
-            f"space {name}: needs low <= high" + (", both above 0" if log else "") + f", got {low}, {high}"
+            f"space {name}: needs low <= high"
+            + (", both above 0" if log else "")
+            + f", got {low}, {high}"
         )
     return Range(low, high, log)
 

@@ -9,8 +9,20 @@ from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
 from studies.files.paths import without_folder
-from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS, Arm, field_problems_of, parse_arms, parse_common
-from studies.spec.plain_fields import comparison_problems, look_problems, plain_problems, profile_problems
+from studies.spec.arms import (
+    ADAPTER_FIELDS,
+    TRAINING_FIELDS,
+    Arm,
+    field_problems_of,
+    parse_arms,
+    parse_common,
+)
+from studies.spec.plain_fields import (
+    comparison_problems,
+    look_problems,
+    plain_problems,
+    profile_problems,
+)
 from studies.spec.space import Space
 
 GROWING = ("trials", "searches", "seeds")  # what a study may be extended by
@@ -131,7 +143,11 @@ class Study:
 
     def common_start(self) -> dict[str, Any]:
         """Return the shared defaults as a first block of common values."""
-        return dict(self.common.first({**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **self.defaults}))
+        return dict(
+            self.common.first(
+                {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **self.defaults}
+            )
+        )
 
     def point(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a whole point of an arm's space: these values, and the defaults where they are silent."""
@@ -141,7 +157,9 @@ class Study:
         """The same as whole points within the arm's space, one for every structure of adapter that it can propose."""
         space, points = self.space(arm), []
         for values in space.combinations(_STRUCTURE):
-            point = space.first({**self.fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}})
+            point = space.first(
+                {**self.fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}}
+            )
             if point not in points:
                 points.append(point)
         return points
@@ -170,7 +188,10 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a study file holds them."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        arms = {name: {"config": dict(a.config), "space": a.space.to_dict()} for name, a in self.arms.items()}
+        arms = {
+            name: {"config": dict(a.config), "space": a.space.to_dict()}
+            for name, a in self.arms.items()
+        }
         plain = {
             "common": {"space": self.common.to_dict()},
             "profile": list(self.profile),
@@ -187,7 +208,10 @@ class Study:
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         if values["document_separator"] in ("auto", "eos"):  # as it was before the field was added
             del values["document_separator"]
-        for key in ("model", "data"):  # the same wherever it lies; its own fingerprint says what is in it
+        for key in (
+            "model",
+            "data",
+        ):  # the same wherever it lies; its own fingerprint says what is in it
             values[key] = without_folder(values[key])
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -200,13 +224,20 @@ class Study:
         """
         problems, wrong = plain_problems(values)
         known = {f.name for f in dataclasses.fields(cls)}
-        problems += [f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known]
+        problems += [
+            f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known
+        ]
         defaults = values.get("defaults", {})
         found, wrong_defaults = field_problems_of("defaults", defaults)
         problems += found
-        if not {"grace_steps", "reduction_factor", "eval_every"} & wrong and not {"max_steps", "*"} & wrong_defaults:
+        if (
+            not {"grace_steps", "reduction_factor", "eval_every"} & wrong
+            and not {"max_steps", "*"} & wrong_defaults
+        ):
             names = ("grace_steps", "reduction_factor", "eval_every", "defaults")
-            problems += _rung_problems(cls(definition="", name="", **{n: values[n] for n in names if n in values}))
+            problems += _rung_problems(
+                cls(definition="", name="", **{n: values[n] for n in names if n in values})
+            )
         block_size = None if "block_size" in wrong else values.get("block_size", cls.block_size)
         shared = {} if "*" in wrong_defaults else {**defaults, "max_positions": block_size}
         declared = values.get("arms", {})
@@ -217,7 +248,9 @@ class Study:
         problems += found
         arms, found = parse_arms(declared, shared, wrong_defaults, common)
         problems += found
-        problems += profile_problems(values.get("profile", [1.0])) + look_problems(values.get("looks", []))
+        problems += profile_problems(values.get("profile", [1.0])) + look_problems(
+            values.get("looks", [])
+        )
         pairs = values.get("comparisons", ())
         problems += comparison_problems(pairs, declared)
         if problems:
@@ -246,8 +279,16 @@ def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any],
         config = arm.get("config") if isinstance(arm, Mapping) else None
         fields = {**defaults, **(config if isinstance(config, Mapping) else {})}
         if isinstance(arm, Mapping) and fields.get("landmark_bucketing") == "auto":
-            deciding = ("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing", "bucketing_study")
-            found = HyLoRADAConfig.from_dict({k: fields[k] for k in deciding if k in fields}).landmark_bucketing
+            deciding = (
+                "landmarks",
+                "num_landmarks",
+                "landmark_design",
+                "landmark_bucketing",
+                "bucketing_study",
+            )
+            found = HyLoRADAConfig.from_dict(
+                {k: fields[k] for k in deciding if k in fields}
+            ).landmark_bucketing
             arm = {**arm, "config": {**(config or {}), "landmark_bucketing": found}}
         decided[name] = arm
     return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
@@ -255,7 +296,9 @@ def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any],
 
 def _rung_problems(study: Study) -> list[str]:
     if study.grace_steps > study.max_steps:
-        return [f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"]
+        return [
+            f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"
+        ]
     if (reports := study.max_steps // study.eval_every) > _MOST_REPORTS:
         return [
             f"max_steps {study.max_steps} with eval_every {study.eval_every} makes {reports} reports a trial, at most "

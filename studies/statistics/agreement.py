@@ -67,7 +67,9 @@ def agreement(sets: Sequence[Floats], random: Floats, pairs: Pairs) -> Agreement
     """
     observed = float(mean_distance(sets, pairs))
     closer = int(np.count_nonzero(random <= observed * (1 + 1e-12)))
-    return Agreement(1 - observed / float(random.mean()), (1 + closer) / (1 + random.size), len(pairs))
+    return Agreement(
+        1 - observed / float(random.mean()), (1 + closer) / (1 + random.size), len(pairs)
+    )
 
 
 def pairs_of(searches: Sequence[int]) -> tuple[Pairs, Pairs]:

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from studies.statistics.decision import MARGIN, Decision, decide, holm, published_scale, within_margin
+from studies.statistics.decision import (
+    MARGIN,
+    Decision,
+    decide,
+    holm,
+    published_scale,
+    within_margin,
+)
 from studies.statistics.differences import Differences
 from studies.statistics.intervals import Interval, interval
 from studies.statistics.power import Components, components, smallest_visible
@@ -97,7 +104,9 @@ def percent(log_ratio: float) -> float:
     return 100 * math.expm1(log_ratio)
 
 
-def _comparison(d: Differences, i: Interval, p_holm: float, level: float, margin: float) -> Comparison:
+def _comparison(
+    d: Differences, i: Interval, p_holm: float, level: float, margin: float
+) -> Comparison:
     low, high = percent(i.low), percent(i.high)
     units = d.by_unit.mean(axis=1)
     sd = replicate_sd(units)

@@ -27,7 +27,9 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted.tolist())
 
 
-def decide(low: float, high: float, p_holm: float, level: float = 0.05, margin: float = MARGIN) -> Decision:
+def decide(
+    low: float, high: float, p_holm: float, level: float = 0.05, margin: float = MARGIN
+) -> Decision:
     """Decide a comparison from the interval of its change in perplexity (%, negative is better).
 
     "better" and "worse" require that the interval excludes 0 and that the Holm-adjusted p-value is below `level`.
@@ -73,7 +75,9 @@ def published_scale(low: float, high: float) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def parameters_per_percent(extra_parameters: int, change: float, decision: Decision) -> float | None:
+def parameters_per_percent(
+    extra_parameters: int, change: float, decision: Decision
+) -> float | None:
     """Return the additional parameters spent for each 1 % of gain, or None where no gain is certain."""
     if decision != "better" or not change < 0 or not math.isfinite(change):
         return None

@@ -39,9 +39,13 @@ class Differences:
             )
         for number, values in enumerate(self.by_search):
             if not np.isfinite(values).all():
-                raise ValueError(f"{name}: losses must be finite, but those of search {number} are not")
+                raise ValueError(
+                    f"{name}: losses must be finite, but those of search {number} are not"
+                )
         if self.documents is not None and self.documents.shape != (self.blocks,):
-            raise ValueError(f"{name}: `documents` must be [{self.blocks}], got {list(self.documents.shape)}")
+            raise ValueError(
+                f"{name}: `documents` must be [{self.blocks}], got {list(self.documents.shape)}"
+            )
 
     @property
     def searches(self) -> int:
@@ -93,7 +97,9 @@ def paired(
         raise ValueError(f"`tokens_per_block` must be at least 1, got {tokens_per_block}")
     ours, theirs = [np.shape(x) for x in arm_nll], [np.shape(x) for x in reference_nll]
     if ours != theirs:
-        raise ValueError(f"arm {arm!r} has searches of shapes {ours}, but its reference {reference!r} has {theirs}")
+        raise ValueError(
+            f"arm {arm!r} has searches of shapes {ours}, but its reference {reference!r} has {theirs}"
+        )
     pairs = zip(arm_nll, reference_nll, strict=True)
     by_search = tuple((np.asarray(a, dtype=np.float64) - b) / tokens_per_block for a, b in pairs)
     return Differences(arm, reference, by_search, documents)

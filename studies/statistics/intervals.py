@@ -49,7 +49,9 @@ class Uncertainty:
         dfs = (self.blocks_df, self.replicates_df or self.blocks_df)
         ends = [float(special.stdtrit(df, 1 - level / 2)) for df in dfs]
         low, high = min(ends), max(ends)
-        while high - low > 1e-12 * high:  # bisection: importing scipy.optimize costs every command 0.3 s
+        while (
+            high - low > 1e-12 * high
+        ):  # bisection: importing scipy.optimize costs every command 0.3 s
             middle = (low + high) / 2
             low, high = (middle, high) if self.p_value(middle) > level else (low, middle)
         return high

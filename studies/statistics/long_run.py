@@ -65,7 +65,9 @@ def block_variance(series: Floats, documents: Ints | None = None) -> BlockVarian
 
 def _independent(count: int) -> BlockVariance:
     scale = 1 / math.sqrt(count * (count - 1))
-    return BlockVariance(lambda y: (y - y.mean(axis=-1, keepdims=True)) * scale, count - 1, 0.0, "independent")
+    return BlockVariance(
+        lambda y: (y - y.mean(axis=-1, keepdims=True)) * scale, count - 1, 0.0, "independent"
+    )
 
 
 def _by_documents(documents: Ints) -> BlockVariance:

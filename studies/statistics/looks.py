@@ -50,7 +50,9 @@ def level_per_look(replicates: Sequence[int], overall: float = 0.05) -> float:
     return simulate_level(looks, overall)
 
 
-def simulate_level(looks: Sequence[int], overall: float = 0.05, draws: int = DRAWS, seed: int = 0) -> float:
+def simulate_level(
+    looks: Sequence[int], overall: float = 0.05, draws: int = DRAWS, seed: int = 0
+) -> float:
     """Simulate the level for which P(any look's t-test has p < level) = `overall` when nothing differs.
 
     Every study adds normal replicates up to the last look; the level is the `overall` quantile of the smallest p-value

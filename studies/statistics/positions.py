@@ -28,15 +28,25 @@ def by_position(
         documents: [N] document of each block.
     """
     if tokens_per_bin.shape != (BINS,) or tokens_per_bin.min() < 0 or not tokens_per_bin.any():
-        raise ValueError(f"`tokens_per_bin` must be {BINS} numbers of tokens, got {tokens_per_bin.tolist()}")
+        raise ValueError(
+            f"`tokens_per_bin` must be {BINS} numbers of tokens, got {tokens_per_bin.tolist()}"
+        )
     shapes = [np.shape(x) for x in (*arm_bins, *reference_bins)]
     if any(len(s) != 3 or s[-1] != BINS for s in shapes):
-        raise ValueError(f"losses must be [seeds, blocks, {BINS}] in every search, got {[list(s) for s in shapes]}")
+        raise ValueError(
+            f"losses must be [seeds, blocks, {BINS}] in every search, got {[list(s) for s in shapes]}"
+        )
     used = np.flatnonzero(tokens_per_bin)
     ours = [np.asarray(x, dtype=np.float64)[..., used] / tokens_per_bin[used] for x in arm_bins]
-    theirs = [np.asarray(x, dtype=np.float64)[..., used] / tokens_per_bin[used] for x in reference_bins]
+    theirs = [
+        np.asarray(x, dtype=np.float64)[..., used] / tokens_per_bin[used] for x in reference_bins
+    ]
     pairs = list(zip(ours, theirs, strict=True))
-    result = {"lim_ppl": Differences(*names, tuple(lim_ppl_losses(a) - lim_ppl_losses(r) for a, r in pairs), documents)}
+    result = {
+        "lim_ppl": Differences(
+            *names, tuple(lim_ppl_losses(a) - lim_ppl_losses(r) for a, r in pairs), documents
+        )
+    }
     for column, number in enumerate(used):
         tenth = tuple(a[..., column] - r[..., column] for a, r in pairs)
         result[f"ppl_bin_{number}"] = Differences(*names, tenth, documents)

@@ -116,7 +116,9 @@ def needed(
             return min(fitting, key=lambda p: p.searches * (search_cost + p.seeds))
         if factor >= MAX_BLOCK_FACTOR or variances.block == 0:
             best = min(plans, key=lambda p: p.smallest_visible)
-            return Needed(best.searches, best.seeds, best.blocks, best.smallest_visible, reachable=False)
+            return Needed(
+                best.searches, best.seeds, best.blocks, best.smallest_visible, reachable=False
+            )
         factor *= 2
 
 
@@ -127,9 +129,15 @@ def expected(variances: Components, searches: int, seeds: int, blocks: int) -> U
     return Uncertainty(replicates if df else 0.0, df, variances.block / blocks, variances.blocks_df)
 
 
-def _plans(variances: Components, blocks: int, level: float, max_searches: int, power: float) -> list[Needed]:
+def _plans(
+    variances: Components, blocks: int, level: float, max_searches: int, power: float
+) -> list[Needed]:
     searches = [1] if variances.search is None else range(2, max_searches + 1)
-    seeds = [1] if variances.seed is None else range(1 if variances.search is not None else 2, MAX_SEEDS + 1)
+    seeds = (
+        [1]
+        if variances.seed is None
+        else range(1 if variances.search is not None else 2, MAX_SEEDS + 1)
+    )
     plans = []
     for r in searches:
         for s in seeds:

@@ -26,7 +26,9 @@ class ArmProfile:
 
     def __post_init__(self) -> None:
         if len(self.losses) != len(self.log_rates):
-            raise ValueError(f"arm {self.arm!r}: {len(self.losses)} searches of losses, {len(self.log_rates)} of rates")
+            raise ValueError(
+                f"arm {self.arm!r}: {len(self.losses)} searches of losses, {len(self.log_rates)} of rates"
+            )
         for losses, rates in zip(self.losses, self.log_rates, strict=True):
             if losses.ndim != 3 or losses.shape[1] != rates.size or not (np.diff(rates) > 0).all():
                 raise ValueError(
@@ -90,20 +92,28 @@ def best_point(log_rates: Floats, curve: Floats) -> Best:
     return Best(best, np.asarray(np.array([x**2, x, 1.0]) @ fit), at_edge=False)
 
 
-def at_point(arm: ArmProfile, reference: ArmProfile, point: int, documents: Ints | None = None) -> Differences:
+def at_point(
+    arm: ArmProfile, reference: ArmProfile, point: int, documents: Ints | None = None
+) -> Differences:
     """Return the matched differences at one point of the profile."""
     pairs = zip(arm.losses, reference.losses, strict=True)
-    return Differences(arm.arm, reference.arm, tuple(a[:, point] - r[:, point] for a, r in pairs), documents)
+    return Differences(
+        arm.arm, reference.arm, tuple(a[:, point] - r[:, point] for a, r in pairs), documents
+    )
 
 
-def own_best(arm: ArmProfile, reference: ArmProfile, point: int, documents: Ints | None = None) -> OwnBest:
+def own_best(
+    arm: ArmProfile, reference: ArmProfile, point: int, documents: Ints | None = None
+) -> OwnBest:
     """Return the differences with each arm at the minimum of its own curve, seeds paired.
 
     Each search fits each arm's curve to the mean over its seeds and blocks. "Learning Rate Matters" (arXiv:2602.04998)
     argues for this comparison; the matched one at `point` stands beside it.
     """
     if [r.tolist() for r in arm.log_rates] != [r.tolist() for r in reference.log_rates]:
-        raise ValueError(f"arms {arm.arm!r} and {reference.arm!r} must be measured at the same learning rates")
+        raise ValueError(
+            f"arms {arm.arm!r} and {reference.arm!r} must be measured at the same learning rates"
+        )
     ours, theirs = _best_points(arm), _best_points(reference)
     own = tuple(
         np.einsum("spn,p->sn", a, x.weights) - np.einsum("spn,p->sn", r, y.weights)
@@ -112,7 +122,9 @@ def own_best(arm: ArmProfile, reference: ArmProfile, point: int, documents: Ints
     matched = at_point(arm, reference, point, documents).by_search
     gap = tuple(o - m for o, m in zip(own, matched, strict=True))
     names = (arm.arm, reference.arm)
-    return OwnBest(Differences(*names, own, documents), Differences(*names, gap, documents), ours, theirs)
+    return OwnBest(
+        Differences(*names, own, documents), Differences(*names, gap, documents), ours, theirs
+    )
 
 
 def depends_on_rate(matched: Comparison, own: Comparison, gap: Differences) -> bool:

@@ -31,7 +31,9 @@ def expected_best(losses: Sequence[float], trials: int) -> Floats:
     if not 1 <= values.size <= trials or not np.isfinite(values).all():
         raise ValueError(f"`losses` must be 1 to {trials} finite numbers, got {list(losses)}")
     counts = np.arange(1, trials + 1)
-    shares = np.empty((values.size, trials))  # by recursion over i: binomials of many trials overflow
+    shares = np.empty(
+        (values.size, trials)
+    )  # by recursion over i: binomials of many trials overflow
     shares[0] = counts / trials
     for before, i in pairwise(range(values.size)):
         shares[i] = shares[before] * np.maximum(trials - i - counts + 1, 0) / (trials - i)

@@ -25,7 +25,9 @@ def owns_database(storage: Path, uri: str) -> bool:
     """Return whether an address is that of the storage folder's own ``mlflow.db``."""
     path = database_path(uri)
     # realpath: Path.resolve raises for links that lead back to themselves
-    return path is not None and os.path.realpath(path) == os.path.join(os.path.realpath(storage), "mlflow.db")
+    return path is not None and os.path.realpath(path) == os.path.join(
+        os.path.realpath(storage), "mlflow.db"
+    )
 
 
 def follow_storage(storage: Path) -> None:
@@ -39,7 +41,9 @@ def follow_storage(storage: Path) -> None:
     database = storage.resolve() / "mlflow.db"
     try:
         with closing(sqlite3.connect(database, timeout=60)) as connection, connection:
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():
+            if connection.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = 'experiments'"
+            ).fetchone():
                 for experiment, before, now in list(_moves(connection, storage.resolve())):
                     move_artifacts(connection, experiment, before, now)
     except sqlite3.Error as error:
@@ -48,7 +52,9 @@ def follow_storage(storage: Path) -> None:
 
 def move_artifacts(connection: sqlite3.Connection, experiment: str, before: str, now: str) -> None:
     """Change the place of an experiment and of those of its runs that keep artifacts there."""
-    connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (now, experiment))
+    connection.execute(
+        "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (now, experiment)
+    )
     connection.execute(
         "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE experiment_id = ? AND "
         "substr(artifact_uri, 1, ?) = ?",
@@ -63,11 +69,16 @@ def _moves(connection: sqlite3.Connection, storage: Path) -> Iterator[tuple[str,
     root, former = storage.as_uri(), _former_roots(places, storage)
     for number, place in places.items():
         old = next((r for r in former if place.startswith(f"{r}/")), None)
-        if place.startswith(f"{root}/") and (old is None or len(old) < len(root)):  # it is here already
+        if place.startswith(f"{root}/") and (
+            old is None or len(old) < len(root)
+        ):  # it is here already
             continue
         if old is not None:
             yield number, place, root + place.removeprefix(old)
-        elif number == _DEFAULT and not connection.execute("SELECT 1 FROM runs WHERE experiment_id = 0").fetchone():
+        elif (
+            number == _DEFAULT
+            and not connection.execute("SELECT 1 FROM runs WHERE experiment_id = 0").fetchone()
+        ):
             yield number, place, f"{root}/artifacts/{_DEFAULT}"
 
 
@@ -77,7 +88,11 @@ def _former_roots(places: Mapping[str, str], storage: Path) -> list[str]:
     for place in places.values():
         root, kind, study = ["", "", *place.rsplit("/", 2)][-3:]
         here = [storage / kind / unquote(study), storage / "studies" / unquote(study)]
-        if place.startswith("file:") and kind == "artifacts" and any(path.is_dir() for path in here):
+        if (
+            place.startswith("file:")
+            and kind == "artifacts"
+            and any(path.is_dir() for path in here)
+        ):
             roots.add(root)
     return sorted(roots - {storage.as_uri()}, key=len, reverse=True)
 
@@ -88,7 +103,10 @@ def location_in(uri: str, experiment: Any, storage: Path) -> str:
     Raises:
         InputError: that is in another storage folder, which is still there and may be another study's.
     """
-    before, now = str(experiment.artifact_location), artifact_folder(storage, experiment.name).as_uri()
+    before, now = (
+        str(experiment.artifact_location),
+        artifact_folder(storage, experiment.name).as_uri(),
+    )
     path = local_path(before)
     if path is None or before == now or path.parts[-2:] != ("artifacts", experiment.name):
         return before

@@ -20,11 +20,13 @@ from studies.process.mlflow_address import DATABASES, is_database, shown
 from studies.tracking.experiment import deleted, location_problems, reason_of
 
 _SERVERS = ("http", "https", "databricks")
-_REFUSED = ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403
+_REFUSED = (
+    "UNAUTHENTICATED",
+    "CUSTOMER_UNAUTHORIZED",
+    "PERMISSION_DENIED",
+)  # MLflow's codes for 401 and 403
 _LOGIN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, hold the login"
-_CERTIFICATE = (
-    "MLFLOW_TRACKING_SERVER_CERT_PATH names a certificate to trust, MLFLOW_TRACKING_INSECURE_TLS=true trusts any"
-)
+_CERTIFICATE = "MLFLOW_TRACKING_SERVER_CERT_PATH names a certificate to trust, MLFLOW_TRACKING_INSECURE_TLS=true trusts any"
 
 
 def check_tracking(uri: str) -> list[str]:

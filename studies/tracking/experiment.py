@@ -45,7 +45,9 @@ def deleted(experiment: str) -> str:
 def location_problems(uri: str, experiment: str, location: str) -> list[str]:
     """Refuse a plain path, which is on the server's disk: MLflow's client would write to the same path on this one."""
     scheme = urlsplit(location).scheme
-    if not is_server(uri) or (len(scheme) > 1 and scheme != "file"):  # one letter is a disk of Windows
+    if not is_server(uri) or (
+        len(scheme) > 1 and scheme != "file"
+    ):  # one letter is a disk of Windows
         return []
     return [
         f"tracking_uri {shown(uri)!r}: experiment {experiment!r} keeps artifacts at {location!r}, a path on the "
@@ -68,7 +70,9 @@ def _open_experiment(client: MlflowClient, uri: str, name: str, storage: Path) -
     location = str(experiment.artifact_location)
     if is_database(uri) and not own:
         location = location_in(uri, experiment, storage)
-    if problems := location_problems(uri, name, location) or _artifact_problems(uri, name, location):
+    if problems := location_problems(uri, name, location) or _artifact_problems(
+        uri, name, location
+    ):
         raise InputError(problems)
     return str(experiment.experiment_id)
 
@@ -89,13 +93,19 @@ def _artifact_problems(uri: str, experiment: str, location: str) -> list[str]:
         return []
     except Exception as error:  # of whatever library serves that kind of place
         why = reason_of(error)
-        return [f"experiment {experiment!r} of {shown(uri)}: no artifact can be kept at {shown(location)}: {why}"]
+        return [
+            f"experiment {experiment!r} of {shown(uri)}: no artifact can be kept at {shown(location)}: {why}"
+        ]
     if read == "1":
         return []
-    return [f"experiment {experiment!r} of {shown(uri)}: artifacts at {shown(location)} come back changed"]
+    return [
+        f"experiment {experiment!r} of {shown(uri)}: artifacts at {shown(location)} come back changed"
+    ]
 
 
-def open_runs(uri: str, experiment: str, storage: Path, study_id: str, say: Callable[[str], None]) -> StudyRuns:
+def open_runs(
+    uri: str, experiment: str, storage: Path, study_id: str, say: Callable[[str], None]
+) -> StudyRuns:
     """Return the runs of one study, its parent running.
 
     Args:
@@ -113,13 +123,17 @@ def open_runs(uri: str, experiment: str, storage: Path, study_id: str, say: Call
         require_database(database)  # before MLflow looks into it
     try:
         client = MlflowClient(tracking_uri=uri)
-        return open_study(client, _open_experiment(client, uri, experiment, storage), experiment, study_id, say)
+        return open_study(
+            client, _open_experiment(client, uri, experiment, storage), experiment, study_id, say
+        )
     except InputError:
         raise
     except Exception as error:  # of MLflow, its database library, or a plugin of its
         if is_storage_error(error):
             raise
-        raise InputError(f"MLflow at {shown(uri)} can't open experiment {experiment!r}: {reason_of(error)}") from error
+        raise InputError(
+            f"MLflow at {shown(uri)} can't open experiment {experiment!r}: {reason_of(error)}"
+        ) from error
 
 
 def passes(error: Exception) -> bool:
@@ -140,7 +154,11 @@ def reason_of(error: BaseException) -> str:
     if answer := re.search(r"(?:code (\d+) .*?)?Response body: '(.*)'", str(error), re.DOTALL):
         return f"{answer[1] or 'no JSON'}: {_one_line(answer[2]) or 'without a word'}"
     text = str(getattr(cause, "orig", error)).strip().splitlines() or [""]
-    code = f"{error.error_code}: " if isinstance(error, MlflowException) and not hasattr(cause, "orig") else ""
+    code = (
+        f"{error.error_code}: "
+        if isinstance(error, MlflowException) and not hasattr(cause, "orig")
+        else ""
+    )
     return _one_line(code + text[0].removeprefix(code)) if text[0] else type(error).__name__
 
 

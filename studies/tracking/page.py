@@ -32,9 +32,23 @@ def serve_page(args: argparse.Namespace) -> int:
     if own:
         _prepare_database(args)
     listening = _try_address(args.host, args.port)
-    command = [sys.executable, "-m", "mlflow", "ui", "--host", args.host, "--port", str(args.port), "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--host",
+        args.host,
+        "--port",
+        str(args.port),
+        "--workers",
+        "1",
+    ]
     if own:
-        command += ["--artifacts-destination", str(args.storage.resolve() / "artifacts")]  # else the working folder
+        command += [
+            "--artifacts-destination",
+            str(args.storage.resolve() / "artifacts"),
+        ]  # else the working folder
     if not ipaddress.ip_address(listening).is_loopback:
         print(
             f"hylorada: warning: the page asks for no password: everybody who can reach {args.host}:{args.port} "
@@ -44,7 +58,10 @@ def serve_page(args: argparse.Namespace) -> int:
     # without the last part it opens on traces of agents
     page = f"http://{_bracketed(args.host)}:{args.port}/#/experiments?workflowType=machine_learning"
     print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
-    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": uri}  # `ps` shows arguments
+    settings = {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_BACKEND_STORE_URI": uri,
+    }  # `ps` shows arguments
     environment = {**_names(args.host, listening, args.port), **os.environ, **settings}
     return _wait_for(subprocess.Popen(command, env=environment, start_new_session=True))
 
@@ -64,7 +81,9 @@ def _prepare_database(args: argparse.Namespace) -> None:
     database = args.storage / "mlflow.db"
     require_readable(args.storage)
     if not database.exists():
-        raise InputError(f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage")
+        raise InputError(
+            f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage"
+        )
     if database.stat().st_size:
         require_database(database)
         follow_storage(args.storage)
@@ -83,8 +102,14 @@ def _try_address(host: str, port: int) -> str:
         with socket.socket(family, kind) as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow's server does
             taken.bind((address[0], port, *address[2:]))
-    except (OSError, OverflowError, UnicodeError) as error:  # the last of names that can't be looked up
-        raise InputError(f"can't serve on {host}:{port}: {error}; choose another --port or --host") from error
+    except (
+        OSError,
+        OverflowError,
+        UnicodeError,
+    ) as error:  # the last of names that can't be looked up
+        raise InputError(
+            f"can't serve on {host}:{port}: {error}; choose another --port or --host"
+        ) from error
     return str(address[0]).partition("%")[0]
 
 
@@ -98,17 +123,27 @@ def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
     names = {host, listening}
     if ipaddress.ip_address(listening).is_unspecified:
         names |= {socket.gethostname(), socket.getfqdn(), *_own_addresses()}
-    shown_names = sorted({_bracketed(name) for name in names} | {name.lower() for name in names if ":" not in name})
+    shown_names = sorted(
+        {_bracketed(name) for name in names} | {name.lower() for name in names if ":" not in name}
+    )
     hosts = [f"{name}{end}" for name in (*_LOCAL, *shown_names) for end in ("", f":{port}")]
-    origins = [f"http://{name}:{port}" for name in shown_names]  # browsers send it with what the page asks for
-    return {"MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts), "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins)}
+    origins = [
+        f"http://{name}:{port}" for name in shown_names
+    ]  # browsers send it with what the page asks for
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
+    }
 
 
 def _own_addresses() -> set[str]:
     """Return this machine's addresses, as far as its name and its route to elsewhere tell them."""
     found = set()
     with suppress(OSError):
-        found |= {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(socket.gethostname(), None)}
+        found |= {
+            str(entry[4][0]).partition("%")[0]
+            for entry in socket.getaddrinfo(socket.gethostname(), None)
+        }
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         route.connect(("192.0.2.1", 9))  # an address for documentation; sends nothing
         found.add(str(route.getsockname()[0]))

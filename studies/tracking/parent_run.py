@@ -13,7 +13,9 @@ _STUDY = "hylorada.study"
 
 def find_parent(client: MlflowClient, experiment: str, study_id: str) -> Run | None:
     """Return the parent run of one study folder; a deleted one only where there is no other."""
-    return min(search(client, experiment, f"tags.`{_STUDY}` = '{study_id}'"), key=is_deleted, default=None)
+    return min(
+        search(client, experiment, f"tags.`{_STUDY}` = '{study_id}'"), key=is_deleted, default=None
+    )
 
 
 def open_study(

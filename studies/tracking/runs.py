@@ -22,7 +22,9 @@ from studies.trials.records import Record
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 _STATE, _REASON = "hylorada.state", "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
-CHILD_OF = "hylorada.child_of"  # id of the study: finds the trials' runs also when the parent run is gone
+CHILD_OF = (
+    "hylorada.child_of"  # id of the study: finds the trials' runs also when the parent run is gone
+)
 _NOT_FINITE = "hylorada.not_finite"
 _HASH, CLOSED_BY = "config_hash", "closed_by"
 _SECONDS = "time/trial_seconds"
@@ -90,8 +92,12 @@ class StudyRuns:
             How many were restored.
         """
         runs: dict[str, list[Run]] = {}
-        for run in search(self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"):
-            runs.setdefault(run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], []).append(run)
+        for run in search(
+            self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
+        ):
+            runs.setdefault(run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], []).append(
+                run
+            )
         restored = 0
         for same in runs.values():
             same.sort(key=lambda run: (is_deleted(run), _HASH not in run.data.tags))
@@ -142,7 +148,9 @@ class StudyRuns:
             if path.exists():
                 self._upload(run.info.artifact_uri, path, folder)
         finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
-        self.client.log_batch(self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()])
+        self.client.log_batch(
+            self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()]
+        )
         self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
         began = run.info.start_time  # later than `time` where the database is a new one
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
@@ -187,7 +195,9 @@ class StudyRuns:
         tags = {_HASH: _hash({"adapter": record.adapter, "training": record.training})}
         if record.params:
             tags["hylorada.searched"] = ",".join(record.params)
-        self.client.log_batch(child.id, params=fresh, tags=[*changed, *_tags(tags)])  # MLflow writes tags last
+        self.client.log_batch(
+            child.id, params=fresh, tags=[*changed, *_tags(tags)]
+        )  # MLflow writes tags last
         child.described = True
 
     def _params(self, child: _Child) -> Mapping[str, str]:
@@ -217,7 +227,10 @@ class StudyRuns:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:
             self.client.set_tag(child.id, _RESTARTS, str(record.restarts))
-        self._flag(child.id, {k: v for r in record.reports for k, v in r.metrics.items() if not math.isfinite(v)})
+        self._flag(
+            child.id,
+            {k: v for r in record.reports for k, v in r.metrics.items() if not math.isfinite(v)},
+        )
         status = _STATUS[record.state]
         last = record.reports[-1].time if record.reports else 0
         self.client.set_terminated(child.id, status=status, end_time=last or None)
@@ -237,7 +250,9 @@ class StudyRuns:
         fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
-            path.write_text(json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8")
+            path.write_text(
+                json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8"
+            )
             self._upload(child.artifacts, path)
 
     def _upload(self, artifacts: str, path: Path, folder: str = "") -> None:
@@ -251,11 +266,15 @@ class StudyRuns:
         repository.log_artifact(str(path), folder or None)
 
 
-def search(client: MlflowClient, experiment: str, condition: str, view: int = ViewType.ALL) -> Iterator[Run]:
+def search(
+    client: MlflowClient, experiment: str, condition: str, view: int = ViewType.ALL
+) -> Iterator[Run]:
     """Yield all runs of an experiment that meet a condition; also deleted ones, if not told otherwise."""
     token = None
     while True:
-        page = client.search_runs([experiment], condition, view, max_results=_PAGE, page_token=token)
+        page = client.search_runs(
+            [experiment], condition, view, max_results=_PAGE, page_token=token
+        )
         yield from page
         token = page.token
         if not token:
@@ -287,7 +306,9 @@ def _child(run: Run) -> _Child:
     )
 
 
-def _against(known: Mapping[str, str], params: Mapping[str, Any]) -> tuple[list[Param], list[RunTag]]:
+def _against(
+    known: Mapping[str, str], params: Mapping[str, Any]
+) -> tuple[list[Param], list[RunTag]]:
     """Parameters can't change in MLflow: those that are new, and as tags those that have changed since."""
     shown = {k: _shown(v) for k, v in params.items()}
     changed = [RunTag(f"resumed.{k}", v) for k, v in shown.items() if known.get(k, v) != v]
@@ -310,7 +331,9 @@ def _shown(value: Any) -> str:
 
 def _metrics(report: Report, time: int, *, first: bool) -> list[Metric]:
     """What MLflow is told of a report; the seconds come last, so that they tell whether all is there."""
-    start = {f"boundary/{i:03d}": b for i, b in enumerate(report.start_boundaries, 1)} if first else {}
+    start = (
+        {f"boundary/{i:03d}": b for i, b in enumerate(report.start_boundaries, 1)} if first else {}
+    )
     values = {**report.metrics, **boundary_metrics(report), _SECONDS: report.seconds}
     return [Metric(k, v, time, 0) for k, v in start.items()] + [
         Metric(k, v, time, report.step) for k, v in values.items() if math.isfinite(v)

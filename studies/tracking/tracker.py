@@ -72,7 +72,9 @@ class Tracker:
 
     def tell(self, record: Record) -> None:
         """How a trial stands: that it runs, its reports so far, its end."""
-        self._tell(record.name, partial(self._runs.bring, replace(record, reports=list(record.reports))))
+        self._tell(
+            record.name, partial(self._runs.bring, replace(record, reports=list(record.reports)))
+        )
 
     def catch_up(self, records: Iterable[Record]) -> None:
         """Tell of all ended records: a crash may have come between the study folder and MLflow."""
@@ -103,7 +105,11 @@ class Tracker:
             patience: seconds to wait for MLflow without an answer from it.
         """
         last = max((r.time for record in records for r in record.reports), default=0)
-        self._end(records, partial(self._runs.finish, files, metrics, last or int(1000 * time.time())), patience)
+        self._end(
+            records,
+            partial(self._runs.finish, files, metrics, last or int(1000 * time.time())),
+            patience,
+        )
 
     def _tell(self, key: str, send: Callable[[], object]) -> None:
         with self._changed:
@@ -115,7 +121,9 @@ class Tracker:
         with self._changed:
             self._retry_at, self._waits = 0.0, (self._waits[0], self._waits[0])
             self._due.pop(_END, None)
-        if self._doubtful:  # a server that hung may have done since what it was asked before, in any order
+        if (
+            self._doubtful
+        ):  # a server that hung may have done since what it was asked before, in any order
             self._tell(_CHECK, self._runs.read)
         for record in records:
             self.tell(record)
@@ -130,7 +138,9 @@ class Tracker:
                 )
             for name, reason in list(self._refused.items())[:1]:
                 what = _counted(self._refused)
-                self._say(f"{what} not whole in MLflow; first {name.strip() or 'the study'}: {reason}")
+                self._say(
+                    f"{what} not whole in MLflow; first {name.strip() or 'the study'}: {reason}"
+                )
 
     def _await_all(self, patience: float) -> None:
         said = False

@@ -53,7 +53,9 @@ def path(space: Space, names: Sequence[str], start: Point, goal: Point) -> tuple
     return tuple(moves)
 
 
-def neighbours(space: Space, names: Sequence[str], point: Point, defaults: Point) -> tuple[Move, ...]:
+def neighbours(
+    space: Space, names: Sequence[str], point: Point, defaults: Point
+) -> tuple[Move, ...]:
     """Return the moves that lead one step away from a point, in each parameter by itself.
 
     Args:
@@ -76,7 +78,9 @@ def _move(space: Space, point: Point, name: str, value: Any, otherwise: Point) -
 
 
 def _one_step(values: Range | Choice, value: Any) -> list[Any]:
-    return _range_steps(values, value) if isinstance(values, Range) else _choice_steps(values, value)
+    return (
+        _range_steps(values, value) if isinstance(values, Range) else _choice_steps(values, value)
+    )
 
 
 def _choice_steps(choice: Choice, value: Any) -> list[Any]:
@@ -106,4 +110,6 @@ def _rounded(span: Range, value: float, wanted: float) -> float:
     """Return a readable value near the wanted one; whole numbers move by at least 1."""
     if not span.whole:
         return float(f"{wanted:.{_DIGITS}g}")
-    return min(round(wanted), int(value) - 1) if wanted < value else max(round(wanted), int(value) + 1)
+    return (
+        min(round(wanted), int(value) - 1) if wanted < value else max(round(wanted), int(value) + 1)
+    )

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from studies.spec.study import Study
     from studies.trials.records import Record
 
-CHAIN = "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
+CHAIN = (
+    "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
+)
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
 _CLOSE = 1e-9  # of two sums over the same numbers
-_TRIAL = re.compile(r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?")
+_TRIAL = re.compile(
+    r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?"
+)
 
 
 def seal_line(line: str, chain: str) -> tuple[str, str]:
@@ -51,7 +55,9 @@ def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
         text = f"{found['start']}}}" if found else line
         chain = digest(text, chain)
         if found and found["seal"] != chain:
-            raise ValueError(f"the checksum of line {number} does not match what it and the lines before it hold")
+            raise ValueError(
+                f"the checksum of line {number} does not match what it and the lines before it hold"
+            )
         report = Report.from_json(text)
         if sealed and not found:
             raise ValueError(f"line {number} has lost its checksum")
@@ -91,9 +97,17 @@ def check_place(path: Path, name: object) -> None:
         return
     if _TRIAL.fullmatch(folder.name):
         raise damaged(path, f"it is of trial {name!r}")
-    there = (folder.parent / str(name) / path.name).exists() if isinstance(name, str) and "\0" not in name else False
-    remedy = f"a copy of {name!r}: move it out of {folder.parent}" if there else f"rename it to {name!r}"
-    raise InputError(f"{folder} is no trial's folder; its trial.json is of trial {name!r}; {remedy}")
+    there = (
+        (folder.parent / str(name) / path.name).exists()
+        if isinstance(name, str) and "\0" not in name
+        else False
+    )
+    remedy = (
+        f"a copy of {name!r}: move it out of {folder.parent}" if there else f"rename it to {name!r}"
+    )
+    raise InputError(
+        f"{folder} is no trial's folder; its trial.json is of trial {name!r}; {remedy}"
+    )
 
 
 def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
@@ -110,7 +124,9 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         path, winner = folder / "trials" / record.name / "trial.json", records.get(record.winner)
         if winner is None:
             lost = folder / "trials" / record.winner / "trial.json"
-            raise InputError(f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup")
+            raise InputError(
+                f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup"
+            )
         repeats = record.block is None and record.stage != "explain"
         same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
         for field in same:
@@ -134,7 +150,9 @@ def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -
             raise damaged(path, f"its seeds are not those of study seed {study.seed}")
 
 
-def incomplete_runs(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> Iterator[tuple[str, str]]:
+def incomplete_runs(
+    folder: Path, study: "Study", records: Mapping[str, "Record"]
+) -> Iterator[tuple[str, str]]:
     """Find the runs that have lost a file without which they are trained again; the result is the same.
 
     A crash may come between a checkpoint and its report, so a checkpoint that is one report ahead is as it should be.
@@ -146,7 +164,9 @@ def incomplete_runs(folder: Path, study: "Study", records: Mapping[str, "Record"
     steps = study.report_steps()
     for trial in sorted((folder / "trials").glob("*")):
         record = records.get(trial.name)
-        if record is None and any((trial / left).is_file() for left in ("reports.jsonl", CHECKPOINT)):
+        if record is None and any(
+            (trial / left).is_file() for left in ("reports.jsonl", CHECKPOINT)
+        ):
             yield trial.name, f"{trial / 'trial.json'} is missing"
         if record is not None and record.state == "running":
             saved = _saved_step(trial / CHECKPOINT, record)

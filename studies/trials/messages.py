@@ -13,7 +13,10 @@ from studies.files.typed_json import typed
 CHECKPOINT = "checkpoint.safetensors"
 OWNER = "job"  # a checkpoint's field for the digest of the job that wrote it
 ERROR_LOG = "error.txt"  # what it raised
-LAST_SPLIT = {"confirm": "test", "explain": "explain"}  # what the runs of a stage read at their end, by block
+LAST_SPLIT = {
+    "confirm": "test",
+    "explain": "explain",
+}  # what the runs of a stage read at their end, by block
 
 
 def block_file(split: str) -> str:
@@ -57,7 +60,9 @@ class Job:
         return cls(**{**values, "report_steps": tuple(values["report_steps"])})
 
 
-def job_digest(name: str, adapter: Mapping[str, Any], training: Mapping[str, Any], seeds: tuple[int, int]) -> str:
+def job_digest(
+    name: str, adapter: Mapping[str, Any], training: Mapping[str, Any], seeds: tuple[int, int]
+) -> str:
     """Identify what is trained."""
     return digest(json.dumps([adapter, training, seeds], sort_keys=True), name)
 
@@ -120,7 +125,9 @@ class Report:
     def sharing(self, before: "Report") -> "Report":
         """The same, with what is as in an earlier report held once: the driver keeps thousands."""
         same = {
-            f: getattr(before, f) for f in ("applied", "start_boundaries") if getattr(before, f) == getattr(self, f)
+            f: getattr(before, f)
+            for f in ("applied", "start_boundaries")
+            if getattr(before, f) == getattr(self, f)
         }
         return replace(self, **same)
 

@@ -52,7 +52,8 @@ def connect(path: Path) -> optuna.storages.RDBStorage:
         address(path),
         engine_kwargs={"connect_args": {"timeout": 60}},
         skip_compatibility_check=True,
-        skip_table_creation=path.exists() and path.stat().st_size > 0,  # nothing is added to an older schema
+        skip_table_creation=path.exists()
+        and path.stat().st_size > 0,  # nothing is added to an older schema
     )
     try:
         _check_version(path, storage)
@@ -100,7 +101,10 @@ def fault_of(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, OSError):
             return None
-        if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+        if (
+            isinstance(cause, sqlite3.Error)
+            and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING
+        ):
             return None
     last = list(_causes(error))[-1]
     return f"is damaged ({' '.join(str(last).split())[:200] or type(last).__name__})"
@@ -132,7 +136,9 @@ def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
     """
     places = [(arm, search) for search in range(study.searches) for arm in study.arms]
     frozen = {
-        optuna_name(*place): [expected(path.parent, study, r) for r in records_of(records, "search", *place)]
+        optuna_name(*place): [
+            expected(path.parent, study, r) for r in records_of(records, "search", *place)
+        ]
         for place in places
     }
     for suffix in ("", "-journal", "-wal", "-shm"):
@@ -156,7 +162,9 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     state = OPTUNA_STATES[record.state]
     values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
     last = values[max(values)] if values else None
-    value = record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
+    value = (
+        record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
+    )
     params, distributions = _drawn(folder, study.space(record.arm), record)
     return create_trial(
         state=state,
@@ -170,8 +178,12 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
 def _drawn(folder: Path, space: Space, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a record's parameters and their distributions as Optuna stores them."""
     try:
-        asked = FixedTrial({n: space.parameters[n].values.label(v) for n, v in record.params.items()})
-        with warnings.catch_warnings(action="error"):  # Optuna only warns of a value outside the space
+        asked = FixedTrial(
+            {n: space.parameters[n].values.label(v) for n, v in record.params.items()}
+        )
+        with warnings.catch_warnings(
+            action="error"
+        ):  # Optuna only warns of a value outside the space
             if space.sample(asked) != record.params:
                 raise ValueError(f"{dict(record.params)} is no point of it")
     except (KeyError, TypeError, ValueError, UserWarning) as error:

@@ -29,9 +29,7 @@ from studies.trials.messages import Report, job_digest
 OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
 Stage = Literal["search", "select", "confirm", "explain"]
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
-_ENDED = (
-    "SELECT study_name, number FROM trials JOIN studies USING (study_id) WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
-)
+_ENDED = "SELECT study_name, number FROM trials JOIN studies USING (study_id) WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
 
 
 @dataclass
@@ -112,9 +110,15 @@ def trial_name(arm: str, search: int, number: int) -> str:
     return f"{arm}-s{search}-{number:04d}" if search else f"{arm}-{number:04d}"
 
 
-def records_of(records: Mapping[str, Record], stage: str, arm: str, search: int | None = None) -> list[Record]:
+def records_of(
+    records: Mapping[str, Record], stage: str, arm: str, search: int | None = None
+) -> list[Record]:
     """Return those of one stage and arm, by search and number; of one search alone where it is given."""
-    found = [r for r in records.values() if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)]
+    found = [
+        r
+        for r in records.values()
+        if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
+    ]
     return sorted(found, key=lambda r: (r.search, r.number))
 
 
@@ -124,14 +128,20 @@ def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search
     planned = max(study.trials, len(searched))
     if study.blocks:  # every arm has one trial in each block, the last ones too
         points = [study.space(name).size() for name in study.arms]
-        return planned if None in points else max(len(searched), min(planned, max(p or 0 for p in points)))
+        return (
+            planned
+            if None in points
+            else max(len(searched), min(planned, max(p or 0 for p in points)))
+        )
     if (size := study.space(arm).size()) is None:
         return planned
     tried = {json.dumps(r.params, sort_keys=True) for r in searched}
     return min(planned, len(searched) + size - len(tried))
 
 
-def best_record(records: Mapping[str, Record], arm: str, search: int | None = None) -> Record | None:
+def best_record(
+    records: Mapping[str, Record], arm: str, search: int | None = None
+) -> Record | None:
     """Return the arm's complete trial of lowest finite validation NLL, of one search or of all."""
     done = ranked(records, arm, search)
     return done[0] if done else None
@@ -139,7 +149,11 @@ def best_record(records: Mapping[str, Record], arm: str, search: int | None = No
 
 def ranked(records: Mapping[str, Record], arm: str, search: int | None = None) -> list[Record]:
     """Return the arm's complete search trials with a finite validation NLL, the lowest first."""
-    done = [r for r in records_of(records, "search", arm, search) if r.state == "complete" and is_finite(r.nll)]
+    done = [
+        r
+        for r in records_of(records, "search", arm, search)
+        if r.state == "complete" and is_finite(r.nll)
+    ]
     return sorted(done, key=lambda r: (r.nll, r.search, r.number))
 
 
@@ -154,7 +168,10 @@ def read_records(folder: Path) -> dict[str, Record]:
         InputError: A file is lost, damaged, or does not belong where it lies.
     """
     study_id = read_id(folder)
-    records = {p.parent.name: read_record(p, study_id) for p in sorted((folder / "trials").glob("*/trial.json"))}
+    records = {
+        p.parent.name: read_record(p, study_id)
+        for p in sorted((folder / "trials").glob("*/trial.json"))
+    }
     check_confirms(folder, records)
     return records
 
@@ -240,16 +257,29 @@ def read_id(folder: Path) -> str | None:
             return kept
     if kept not in (None, found):
         reason = f"it holds {found}, but study.json holds {kept}"
-        raise damaged(path, reason, "if study.json belongs here, delete id: it is written again; else restore both")
+        raise damaged(
+            path,
+            reason,
+            "if study.json belongs here, delete id: it is written again; else restore both",
+        )
     return found
 
 
 def check_kinds(folder: Path) -> None:
     """Raise for a folder in the place of one of the study's files, or the other way round."""
-    written = ("study.json", "results.json", "report.html", "inputs.json", "base.json", "explain.json")
+    written = (
+        "study.json",
+        "results.json",
+        "report.html",
+        "inputs.json",
+        "base.json",
+        "explain.json",
+    )
     names = (*written, "optuna.db", "id", "lock", OPEN)
     require_readable(folder, folder / "trials")
-    require_kinds(files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"])
+    require_kinds(
+        files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"]
+    )
 
 
 def ended_trials(folder: Path) -> dict[str, set[int]]:
@@ -257,7 +287,9 @@ def ended_trials(folder: Path) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
     with (
-        suppress(sqlite3.DatabaseError, UnicodeDecodeError),  # lost, locked, damaged: `run` sees to it
+        suppress(
+            sqlite3.DatabaseError, UnicodeDecodeError
+        ),  # lost, locked, damaged: `run` sees to it
         closing(sqlite3.connect(uri, uri=True)) as database,
     ):
         for arm, number in database.execute(_ENDED):
@@ -285,7 +317,9 @@ def _unreadable(path: Path) -> bool:
     return False
 
 
-def lost_trials(folder: Path, ended: Mapping[str, Set[int]], records: Mapping[str, Record]) -> list[str]:
+def lost_trials(
+    folder: Path, ended: Mapping[str, Set[int]], records: Mapping[str, Record]
+) -> list[str]:
     """Return a line for each arm that has lost trials: Optuna knows of them, or of later ones there are files."""
     problems = []
     places = dict.fromkeys([*ended, *(optuna_name(r.arm, r.search) for r in records.values())])

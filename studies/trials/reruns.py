@@ -12,7 +12,11 @@ FEWEST_SEEDS = 3  # of an explanation, by default: with two, Student's t makes e
 
 
 def rerun_record(
-    study: Study, winner: Winner, stage: Literal["select", "confirm"], number: int, factor: float = 1.0
+    study: Study,
+    winner: Winner,
+    stage: Literal["select", "confirm"],
+    number: int,
+    factor: float = 1.0,
 ) -> Record:
     """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search.
 
@@ -62,4 +66,9 @@ def confirm_records(study: Study, records: Mapping[str, Record]) -> list[Record]
     """Return the records of all runs of the confirm stage, as they are when they begin."""
     best = winners(study, records).values()
     # seed by seed, the matched rate first, so that a broken-off stage has whole pairs
-    return [rerun_record(study, w, "confirm", s, f) for s in range(study.seeds) for f in study.factors for w in best]
+    return [
+        rerun_record(study, w, "confirm", s, f)
+        for s in range(study.seeds)
+        for f in study.factors
+        for w in best
+    ]

@@ -15,7 +15,9 @@ from hylorada.runtime.random_streams import derive_seed
 _SCARCE = 4  # points for each trial: TPE would soon come back to points that it has seen
 
 
-def make_sampler(seed: int, arm: str, number: int, *, trials: int, points: int | None) -> BaseSampler:
+def make_sampler(
+    seed: int, arm: str, number: int, *, trials: int, points: int | None
+) -> BaseSampler:
     """The sampler of one proposal: its random streams depend on the study's seed, the arm and the trial's number.
 
     Args:
@@ -54,7 +56,9 @@ class _ByParameter(BaseSampler):
     def __init__(self, make: Callable[[str], BaseSampler]) -> None:
         self._make, self._together = make, make("")
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
         return self._together.infer_relative_search_space(study, trial)
 
     def sample_relative(
@@ -63,6 +67,12 @@ class _ByParameter(BaseSampler):
         return self._together.sample_relative(study, trial, search_space)
 
     def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
-        return self._make(param_name).sample_independent(study, trial, param_name, param_distribution)
+        return self._make(param_name).sample_independent(
+            study, trial, param_name, param_distribution
+        )

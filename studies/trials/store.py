@@ -83,7 +83,9 @@ class Store:
         try:
             self._lock.acquire(timeout=_LOCK_S)
         except Timeout as error:
-            raise InputError(f"study {study.name!r} is being run by another process ({folder})") from error
+            raise InputError(
+                f"study {study.name!r} is being run by another process ({folder})"
+            ) from error
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know of how the folder was found
         self._storage: optuna.storages.RDBStorage | None = None
@@ -205,8 +207,12 @@ class Store:
             InputError: text or base are not what they were, naming what changed.
         """
         path = self.folder / "inputs.json"
-        before = read_json(path, Mapping[str, str], _INPUTS) if self.records or path.exists() else {}
-        changed = [f"{k} was {before[k]}, now {v}" for k, v in inputs.items() if before.get(k, v) != v]
+        before = (
+            read_json(path, Mapping[str, str], _INPUTS) if self.records or path.exists() else {}
+        )
+        changed = [
+            f"{k} was {before[k]}, now {v}" for k, v in inputs.items() if before.get(k, v) != v
+        ]
         if changed:
             raise InputError(
                 f"study {self.study.name!r} ran on other text or another base (model {self.study.model}, data "
@@ -231,7 +237,9 @@ class Store:
         if not path.exists():
             return
         before, name = stored_study(path), self.study.name
-        problems = [f"study {name!r} exists with other settings: {c}" for c in changes(before, self.study)]
+        problems = [
+            f"study {name!r} exists with other settings: {c}" for c in changes(before, self.study)
+        ]
         if problems:
             problems.append("give the new study another name (--name), or set what it had")
         problems += [f"study {name!r}: {f}" for f in fewer(before, self.study)]
@@ -336,19 +344,29 @@ class Store:
         if not record.sealed:
             there, here = getattr(stored, name), getattr(wanted, name)
             raise damaged(folder, f"{name} is {here}, but {there} in {self.folder / 'optuna.db'}")
-        if record.state == "running" and stored.intermediate_values.keys() - wanted.intermediate_values.keys():
+        if (
+            record.state == "running"
+            and stored.intermediate_values.keys() - wanted.intermediate_values.keys()
+        ):
             (folder / CHECKPOINT).unlink(missing_ok=True)
-            self.notes.append(f"{folder / 'reports.jsonl'} has lost reports; {record.name} is trained again")
+            self.notes.append(
+                f"{folder / 'reports.jsonl'} has lost reports; {record.name} is trained again"
+            )
 
     def _open_optuna(self, arm: str, search: int) -> optuna.Study:
         return optuna.create_study(
-            storage=self._storage, study_name=optuna_name(arm, search), direction="minimize", load_if_exists=True
+            storage=self._storage,
+            study_name=optuna_name(arm, search),
+            direction="minimize",
+            load_if_exists=True,
         )
 
     def _sampler(self, arm: str, search: int, number: int) -> BaseSampler:
         study = self.study
         points = None if study.blocks else study.space(arm).size()
-        return make_sampler(study.seed, optuna_name(arm, search), number, trials=study.trials, points=points)
+        return make_sampler(
+            study.seed, optuna_name(arm, search), number, trials=study.trials, points=points
+        )
 
     def _sampled(self, arm: str, search: int, trial: optuna.Trial) -> Record:
         params = self.study.space(arm).sample(trial)
@@ -373,7 +391,9 @@ class Store:
     def _lost(self) -> list[str]:
         """Return a line for each arm with ended trials of which no files are left: a search would repeat itself."""
         ended = {
-            optuna_name(*place): {t.number for t in study.get_trials(deepcopy=False) if t.state.is_finished()}
+            optuna_name(*place): {
+                t.number for t in study.get_trials(deepcopy=False) if t.state.is_finished()
+            }
             for place, study in self._optuna.items()
         }
         return lost_trials(self.folder, ended, self.records)
@@ -409,7 +429,9 @@ class Store:
         if record.stage == "search":
             state = OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None
-            self._optuna[record.arm, record.search].tell(record.number, value, state=state, skip_if_finished=True)
+            self._optuna[record.arm, record.search].tell(
+                record.number, value, state=state, skip_if_finished=True
+            )
 
     def _write_record(self, record: Record) -> None:
         path = self.trial_folder(record.name) / "trial.json"

@@ -53,11 +53,18 @@ def best_block(study: Study, records: Mapping[str, Record], search: int) -> int 
     step that all its trials have reported. Arms of which no trial has finished have no say.
     """
     by_arm = {arm: records_of(records, "search", arm, search) for arm in study.arms}
-    alive = {arm: {r.number: r for r in found} for arm, found in by_arm.items() if ranked(records, arm, search)}
+    alive = {
+        arm: {r.number: r for r in found}
+        for arm, found in by_arm.items()
+        if ranked(records, arm, search)
+    }
     if not alive:
         return None
     common = set.intersection(*(set(found) for found in alive.values()))
-    scores = {number: _block_score([found[number] for found in alive.values()]) for number in sorted(common)}
+    scores = {
+        number: _block_score([found[number] for found in alive.values()])
+        for number in sorted(common)
+    }
     return min((n for n in scores if scores[n]), key=lambda n: scores[n] or (0, 0.0), default=None)
 
 
@@ -66,7 +73,9 @@ def _block_score(trials: list[Record]) -> tuple[int, float] | None:
     if any(r.state in ("diverged", "failed") or not is_finite(r.nll) for r in trials):
         return None
     step = min(r.step for r in trials)
-    losses = [report.metrics["eval/nll"] for r in trials for report in r.reports if report.step == step]
+    losses = [
+        report.metrics["eval/nll"] for r in trials for report in r.reports if report.step == step
+    ]
     return -step, float(np.mean(losses))
 
 
@@ -90,7 +99,11 @@ def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -
     candidates = finalists(study, records, search, arm)
     scored = {}
     for index, candidate in enumerate(candidates):
-        losses = [r.nll for r in candidate.runs(records, "select") if r.state == "complete" and r.nll is not None]
+        losses = [
+            r.nll
+            for r in candidate.runs(records, "select")
+            if r.state == "complete" and r.nll is not None
+        ]
         if len(losses) >= study.selection_seeds:
             scored[index] = float(np.mean(losses))
     if scored:

@@ -40,10 +40,15 @@ def test_json_round_trip_keeps_every_field() -> None:
     config = HyLoRADAConfig(**CHANGED)
     default = HyLoRADAConfig()
     designed = HyLoRADAConfig(
-        landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True, use_dora=True
+        landmark_design="per_layer",
+        share_landmarks=True,
+        replication_noncausal_pooling=True,
+        use_dora=True,
     )
     fields = [f.name for f in dataclasses.fields(config)]
-    assert [n for n in fields if getattr(config, n) == getattr(default, n) == getattr(designed, n)] == []
+    assert [
+        n for n in fields if getattr(config, n) == getattr(default, n) == getattr(designed, n)
+    ] == []
     assert HyLoRADAConfig.from_json(config.to_json()) == config
     assert HyLoRADAConfig.from_json(designed.to_json()) == designed
     assert HyLoRADAConfig.from_json(default.to_json()) == default
@@ -81,7 +86,14 @@ def test_unknown_field_is_refused_with_the_nearest_name(name: str, message: str)
 
 
 def test_all_problems_come_at_once() -> None:
-    values = {"r": 0, "temprature": 0.1, "boundary_init": "logg", "lora_dropout": 1.5, "landmarks": 1, "num_buckets": 8}
+    values = {
+        "r": 0,
+        "temprature": 0.1,
+        "boundary_init": "logg",
+        "lora_dropout": 1.5,
+        "landmarks": 1,
+        "num_buckets": 8,
+    }
     with pytest.raises(InputError, match="r must be at least 1, got 0") as caught:
         HyLoRADAConfig.from_dict(values)
     assert caught.value.problems == [
@@ -107,9 +119,17 @@ def test_all_problems_come_at_once() -> None:
         ("position_bias", "yes", "position_bias must be true or false, got 'yes'"),
         ("max_positions", 64.0, "max_positions must be a whole number or null, got 64.0"),
         ("max_positions", True, "max_positions must be a whole number or null, got True"),
-        ("target_modules", "q_proj", "target_modules must be a list of names or null, got 'q_proj'"),
+        (
+            "target_modules",
+            "q_proj",
+            "target_modules must be a list of names or null, got 'q_proj'",
+        ),
         ("target_modules", (1,), r"target_modules must be a list of names or null, got \(1,\)"),
-        ("landmark_bucketing", None, "landmark_bucketing None is unknown; one of: auto, fixed, learnable"),
+        (
+            "landmark_bucketing",
+            None,
+            "landmark_bucketing None is unknown; one of: auto, fixed, learnable",
+        ),
         ("landmark_bucketing", ["fixed"], r"landmark_bucketing \['fixed'\] is unknown"),
         ("landmark_design", "globl", "landmark_design 'globl' is unknown; did you mean 'global'"),
     ],
@@ -148,7 +168,11 @@ def test_value_outside_its_limits_is_refused(field: str, value: float, message: 
         ("max_steps", 0, "max_steps must be at least 1, got 0"),
         ("batch_size", 0, "batch_size must be at least 1, got 0"),
         ("learning_rate", 0.0, "learning_rate must be above 0, got 0.0"),
-        ("lr_scheduler_type", "cosin", "lr_scheduler_type 'cosin' is unknown; did you mean 'cosine'?"),
+        (
+            "lr_scheduler_type",
+            "cosin",
+            "lr_scheduler_type 'cosin' is unknown; did you mean 'cosine'?",
+        ),
         ("warmup_ratio", 2.0, "warmup_ratio must be at least 0 and at most 1, got 2.0"),
         ("weight_decay", -0.1, "weight_decay must be at least 0, got -0.1"),
         ("max_grad_norm", 0.0, "max_grad_norm must be above 0, got 0.0"),
@@ -164,7 +188,9 @@ def test_training_value_outside_its_limits_is_refused(field: str, value: Any, me
 
 
 def test_fields_are_checked_against_each_other() -> None:
-    with pytest.raises(InputError, match="num_buckets 32 exceeds the block of 16 positions") as caught:
+    with pytest.raises(
+        InputError, match="num_buckets 32 exceeds the block of 16 positions"
+    ) as caught:
         HyLoRADAConfig(max_positions=16, boundary_warmup=0.1, target_modules=())
     assert caught.value.problems[1:] == [
         "boundary_warmup 0.1 needs boundary_init 'fixed', got 'log'",
@@ -188,7 +214,9 @@ def test_design_fields_are_checked_against_each_other() -> None:
         "share_landmarks needs landmark_design 'per_layer', got 'attention'",
         "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got 'attention'",
     ]
-    HyLoRADAConfig(landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True)
+    HyLoRADAConfig(
+        landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True
+    )
     HyLoRADAConfig(landmark_design="global", max_positions=16)  # no buckets, so none too many
 
 
@@ -199,7 +227,10 @@ def _write_study(folder: Path, *, high: float, p_holm: float, arm: str = "learna
             "plain": {"config": {"landmarks": False}, "space": {}},
             "held": {"config": {"bucket_spacing": "linear"}, "space": {}},
             "learnable": {"config": {"landmark_bucketing": "learnable"}, "space": {}},
-            "either": {"config": {}, "space": {"landmark_bucketing": {"choice": ["fixed", "learnable"]}}},
+            "either": {
+                "config": {},
+                "space": {"landmark_bucketing": {"choice": ["fixed", "learnable"]}},
+            },
         },
     }
     results = {"comparisons": [{"arm": arm, "reference": "held", "high": high, "p_holm": p_holm}]}
@@ -212,11 +243,16 @@ def _write_study(folder: Path, *, high: float, p_holm: float, arm: str = "learna
     ("high", "p_holm", "expected"),
     [(-0.5, 0.01, "learnable"), (-0.5, 0.2, "fixed"), (0.5, 0.01, "fixed"), (0.5, 0.9, "fixed")],
 )
-def test_auto_bucketing_is_the_verdict_of_a_study(tmp_path: Path, high: float, p_holm: float, expected: str) -> None:
+def test_auto_bucketing_is_the_verdict_of_a_study(
+    tmp_path: Path, high: float, p_holm: float, expected: str
+) -> None:
     folder = _write_study(tmp_path, high=high, p_holm=p_holm)
     config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
     assert config.landmark_bucketing == expected
-    assert HyLoRADAConfig.from_dict({"landmark_bucketing": "auto", "bucketing_study": folder}) == config
+    assert (
+        HyLoRADAConfig.from_dict({"landmark_bucketing": "auto", "bucketing_study": folder})
+        == config
+    )
     assert HyLoRADAConfig.from_json(config.to_json()) == config
 
 
@@ -235,7 +271,10 @@ def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
     searched = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="either")
     with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=searched)
-    assert HyLoRADAConfig(landmark_bucketing="auto", landmark_design="global").landmark_bucketing == "fixed"
+    assert (
+        HyLoRADAConfig(landmark_bucketing="auto", landmark_design="global").landmark_bucketing
+        == "fixed"
+    )
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(InputError, match=r"results\.json is damaged"):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
@@ -265,16 +304,26 @@ def test_field_problems_of_good_values_are_none() -> None:
         ("study.json", '"id": "a"', '"id": "b"'),
     ],
 )
-def test_auto_bucketing_is_not_decided_by_a_changed_study(tmp_path: Path, file: str, old: str, new: str) -> None:
+def test_auto_bucketing_is_not_decided_by_a_changed_study(
+    tmp_path: Path, file: str, old: str, new: str
+) -> None:
     folder = _write_study(tmp_path, high=-0.5, p_holm=0.2)
-    for name, owner, more in (("study.json", "study", {"id": "a"}), ("results.json", "a/results", {})):
+    for name, owner, more in (
+        ("study.json", "study", {"id": "a"}),
+        ("results.json", "a/results", {}),
+    ):
         values = {**json.loads((tmp_path / name).read_text()), **more}
         (tmp_path / name).write_text(json.dumps(sealed(values, owner)))
-    assert HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder).landmark_bucketing == "fixed"
+    assert (
+        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder).landmark_bucketing
+        == "fixed"
+    )
     text = (tmp_path / file).read_text()
     assert old in text
     (tmp_path / file).write_text(text.replace(old, new))
-    with pytest.raises(InputError, match=rf"{file} is damaged: its checksum does not match its content"):
+    with pytest.raises(
+        InputError, match=rf"{file} is damaged: its checksum does not match its content"
+    ):
         HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
 
 

@@ -85,7 +85,12 @@ def test_import_tries_no_package_of_studies() -> None:
         assert Pack and HyLoRADAModel
         print(tried)
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
 
 
@@ -94,5 +99,7 @@ def test_names_of_configurations_need_no_torch() -> None:
         "import sys; from hylorada import HyLoRADAConfig, InputError, TrainingConfig, derive_seed; HyLoRADAConfig()"
         "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr

@@ -31,13 +31,21 @@ def _prompts() -> list[torch.Tensor]:
 
 def _left_padded(prompts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     longest = max(p.shape[1] for p in prompts)
-    ids = torch.cat([torch.nn.functional.pad(p, (longest - p.shape[1], 0), value=PAD) for p in prompts])
+    ids = torch.cat(
+        [torch.nn.functional.pad(p, (longest - p.shape[1], 0), value=PAD) for p in prompts]
+    )
     lengths = torch.tensor([p.shape[1] for p in prompts])
     return ids, (torch.arange(longest)[None] >= longest - lengths[:, None]).long()
 
 
 def _options(**changes: Any) -> dict[str, Any]:
-    return {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": PAD, "eos_token_id": None, **changes}
+    return {
+        "max_new_tokens": NEW,
+        "do_sample": False,
+        "pad_token_id": PAD,
+        "eos_token_id": None,
+        **changes,
+    }
 
 
 def _by_hand(model: HyLoRADAModel, prompt: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
@@ -45,19 +53,29 @@ def _by_hand(model: HyLoRADAModel, prompt: torch.Tensor, found: torch.Tensor) ->
 
     Where they are the found ones, greedy decoding token by token finds them too.
     """
-    return torch.cat([prompt, model(found[:, :-1]).logits[:, prompt.shape[1] - 1 :].argmax(-1)], dim=1)
+    return torch.cat(
+        [prompt, model(found[:, :-1]).logits[:, prompt.shape[1] - 1 :].argmax(-1)], dim=1
+    )
 
 
 def _cache_name(model: HyLoRADAModel) -> str:
-    return "cache" if "cache" in inspect.signature(model.base.forward).parameters else "past_key_values"
+    return (
+        "cache"
+        if "cache" in inspect.signature(model.base.forward).parameters
+        else "past_key_values"
+    )
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_generation_equals_whole_forwards(make_model: MakeModel, family: str, use_cache: bool) -> None:
+def test_greedy_generation_equals_whole_forwards(
+    make_model: MakeModel, family: str, use_cache: bool
+) -> None:
     model = make_model(family, **ARMS["learnable"])
     for prompt in _prompts():
-        found = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options(use_cache=use_cache))
+        found = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), **_options(use_cache=use_cache)
+        )
         assert found.tolist() == _by_hand(model, prompt, found).tolist()
 
 
@@ -73,7 +91,9 @@ def test_the_adapter_decides_what_is_generated(make_model: MakeModel) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rows_of_a_left_padded_batch_generate_as_alone_without_the_cache(make_model: MakeModel, family: str) -> None:
+def test_rows_of_a_left_padded_batch_generate_as_alone_without_the_cache(
+    make_model: MakeModel, family: str
+) -> None:
     model, prompts = make_model(family, **ARMS["learnable"]), _prompts()
     ids, mask = _left_padded(prompts)
     rows = model.generate(ids, attention_mask=mask, **_options(use_cache=False))
@@ -119,8 +139,13 @@ def test_statistics_follow_a_cache_that_is_cropped_repeated_and_chosen_from(
 
 
 @pytest.mark.parametrize("changes", POOLING)
-def test_cache_without_its_statistics_is_refused(make_model: MakeModel, changes: dict[str, Any]) -> None:
-    model, other = make_model("gpt2", **changes), make_model("gpt2", **next(c for c in POOLING if c != changes))
+def test_cache_without_its_statistics_is_refused(
+    make_model: MakeModel, changes: dict[str, Any]
+) -> None:
+    model, other = (
+        make_model("gpt2", **changes),
+        make_model("gpt2", **next(c for c in POOLING if c != changes)),
+    )
     ids = _prompts()[0]
     cache = DynamicCache(config=model.base.config)
     with model.disable_adapter():
@@ -129,16 +154,29 @@ def test_cache_without_its_statistics_is_refused(make_model: MakeModel, changes:
         model(ids, past_key_values=cache)
     assert len(cache.layers) == 2  # as it came
     with pytest.raises(InputError, match="this cache was filled without the adapter's landmarks"):
-        model(ids, past_key_values=other(ids, past_key_values=DynamicCache(config=model.base.config)).past_key_values)
+        model(
+            ids,
+            past_key_values=other(
+                ids, past_key_values=DynamicCache(config=model.base.config)
+            ).past_key_values,
+        )
     static = StaticCache(config=model.base.config, max_cache_len=20)
     with pytest.raises(InputError, match="need a DynamicCache, got StaticCache"):
         model(ids, past_key_values=static)
 
 
 @pytest.mark.parametrize("design", ["global", "per_layer"])
-def test_pooling_over_the_whole_block_goes_on_from_no_cache(make_model: MakeModel, design: str) -> None:
-    model, prompt = make_model("gpt2", landmark_design=design, replication_noncausal_pooling=True), _prompts()[0]
-    found, by_hand = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options()), prompt
+def test_pooling_over_the_whole_block_goes_on_from_no_cache(
+    make_model: MakeModel, design: str
+) -> None:
+    model, prompt = (
+        make_model("gpt2", landmark_design=design, replication_noncausal_pooling=True),
+        _prompts()[0],
+    )
+    found, by_hand = (
+        model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options()),
+        prompt,
+    )
     for _ in range(NEW):
         by_hand = torch.cat([by_hand, model(by_hand).logits[:, -1:].argmax(-1)], dim=1)
     assert found.tolist() == by_hand.tolist()
@@ -151,7 +189,9 @@ def test_pooling_over_the_whole_block_goes_on_from_no_cache(make_model: MakeMode
 
 
 @pytest.mark.parametrize("changes", POOLING)
-def test_masks_that_do_not_show_the_pads_are_refused(make_model: MakeModel, changes: dict[str, Any]) -> None:
+def test_masks_that_do_not_show_the_pads_are_refused(
+    make_model: MakeModel, changes: dict[str, Any]
+) -> None:
     model, prompt = make_model("gpt2", **changes), _prompts()[0]
     with pytest.raises(InputError, match=r"need an attention_mask \[b, T\], 0 at pads"):
         model(prompt, attention_mask=torch.zeros(1, 1, prompt.shape[1], prompt.shape[1]))
@@ -160,14 +200,18 @@ def test_masks_that_do_not_show_the_pads_are_refused(make_model: MakeModel, chan
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
 def test_static_cache_of_a_design_that_pools_nothing(make_model: MakeModel, family: str) -> None:
     model, prompt = make_model(family, torch.float32, **ARMS["learnable"]), _prompts()[0]
-    options = _options(attention_mask=torch.ones_like(prompt), cache_implementation="static", max_new_tokens=3)
+    options = _options(
+        attention_mask=torch.ones_like(prompt), cache_implementation="static", max_new_tokens=3
+    )
     found = model.generate(prompt, **options)
     assert found.tolist() == _by_hand(model, prompt, found).tolist()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pads_change_no_logit_of_a_real_token(make_model: MakeModel, family: str, side: str) -> None:
+def test_pads_change_no_logit_of_a_real_token(
+    make_model: MakeModel, family: str, side: str
+) -> None:
     model = make_model(family, torch.float32, **ARMS["learnable"])
     long, short = torch.arange(1, 10)[None], torch.arange(20, 25)[None]
     pad = (4, 0) if side == "left" else (0, 4)
@@ -190,25 +234,36 @@ def test_forward_in_two_pieces_equals_one(make_model: MakeModel, family: str, cu
     cache = getattr(first, name)
     assert cache.get_seq_length() == cut
     second = model(ids[:, cut:], **{name: cache}, use_cache=True)
-    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), whole, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        torch.cat([first.logits, second.logits], 1), whole, rtol=0, atol=1e-10
+    )
     third = model(ids[:, :1], past_key_values=getattr(second, name), use_cache=True).logits
     again = model(torch.cat([ids, ids[:, :1]], 1)).logits[:, -1:]
     torch.testing.assert_close(third, again, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rows_of_a_padded_second_piece_go_on_from_their_own_positions(make_model: MakeModel, family: str) -> None:
+def test_rows_of_a_padded_second_piece_go_on_from_their_own_positions(
+    make_model: MakeModel, family: str
+) -> None:
     """`generate` passes positions itself; here they have to be counted from a mask that is longer than the piece."""
     model, (ids, mask) = make_model(family, **ARMS["learnable"]), _left_padded(_prompts())
     whole = model(ids, attention_mask=mask).logits
     first = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True)
-    second = model(ids[:, 4:], attention_mask=mask, use_cache=True, **{(n := _cache_name(model)): getattr(first, n)})
+    second = model(
+        ids[:, 4:],
+        attention_mask=mask,
+        use_cache=True,
+        **{(n := _cache_name(model)): getattr(first, n)},
+    )
     real = mask[:, 4:].bool()
     torch.testing.assert_close(second.logits[real], whole[:, 4:][real], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_given_position_ids_are_those_of_base_and_adapter(make_model: MakeModel, family: str) -> None:
+def test_given_position_ids_are_those_of_base_and_adapter(
+    make_model: MakeModel, family: str
+) -> None:
     model = make_model(family, **ARMS["fixed"])
     ids = torch.randint(1, 50, (2, 8), generator=torch.Generator().manual_seed(0))
     counted = torch.arange(8)[None]

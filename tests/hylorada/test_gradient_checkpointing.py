@@ -45,7 +45,9 @@ def _count_layer_norms(model: HyLoRADAModel, counts: list[int]) -> None:
     first_norm.register_forward_hook(lambda *_: counts.append(1))
 
 
-@pytest.mark.parametrize(("family", "arm"), [*((f, "learnable") for f in FAMILIES), ("llama", "first layer alone")])
+@pytest.mark.parametrize(
+    ("family", "arm"), [*((f, "learnable") for f in FAMILIES), ("llama", "first layer alone")]
+)
 def test_gradients_are_those_without_checkpoints(trained: Trained, family: str, arm: str) -> None:
     expected = _gradients(trained(family, **ARMS[arm]), times=2)
     model = trained(family, **ARMS[arm])
@@ -92,7 +94,11 @@ def test_only_training_with_gradients_is_checkpointed(trained: Trained) -> None:
     _count_layer_norms(model, counts)
     model.gradient_checkpointing_enable()
     prompt = _ids()
-    options: dict[str, Any] = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 3, "do_sample": False}
+    options: dict[str, Any] = {
+        "attention_mask": torch.ones_like(prompt),
+        "max_new_tokens": 3,
+        "do_sample": False,
+    }
     whole = model.generate(prompt, use_cache=False, **options)
     assert model.generate(prompt, use_cache=True, **options).tolist() == whole.tolist()
     model.eval()
@@ -115,7 +121,9 @@ def test_frozen_base_stays_frozen_and_in_eval_mode(trained: Trained) -> None:
     assert not model.base(_ids()).logits.requires_grad
 
 
-def test_another_model_on_the_same_base_is_not_checkpointed(trained: Trained, scramble: Any) -> None:
+def test_another_model_on_the_same_base_is_not_checkpointed(
+    trained: Trained, scramble: Any
+) -> None:
     model = trained()
     expected = _gradients(trained())
     other = HyLoRADAModel(model.base, model.active_peft_config).train()
@@ -126,7 +134,9 @@ def test_another_model_on_the_same_base_is_not_checkpointed(trained: Trained, sc
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_trainable_parameters_are_printed_in_pefts_words(trained: Trained, family: str, tmp_path: Any) -> None:
+def test_trainable_parameters_are_printed_in_pefts_words(
+    trained: Trained, family: str, tmp_path: Any
+) -> None:
     model = trained(family, landmarks=False, position_bias=False)
     model.save_pretrained(tmp_path)
     ours, theirs = io.StringIO(), io.StringIO()
@@ -134,5 +144,7 @@ def test_trainable_parameters_are_printed_in_pefts_words(trained: Trained, famil
         model.print_trainable_parameters()
     model.close()
     with redirect_stdout(theirs):
-        peft.PeftModel.from_pretrained(model.base, tmp_path, is_trainable=True).print_trainable_parameters()
+        peft.PeftModel.from_pretrained(
+            model.base, tmp_path, is_trainable=True
+        ).print_trainable_parameters()
     assert ours.getvalue() == theirs.getvalue() != ""

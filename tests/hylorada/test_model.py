@@ -11,7 +11,15 @@ import torch
 from designs import DESIGNS
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError, Pack, TrainingConfig, load_adapter
+from hylorada import (
+    Adapter,
+    HyLoRADAConfig,
+    HyLoRADAModel,
+    InputError,
+    Pack,
+    TrainingConfig,
+    load_adapter,
+)
 
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
@@ -77,7 +85,9 @@ def test_built_in_loss_is_the_mean_of_the_packs(
         assert model(ids, labels=ids).loss.item() == pytest.approx(nll.mean().item(), rel=1e-6)
 
 
-def test_learned_boundaries_are_token_positions(make_base: MakeBase, make_config: MakeConfig) -> None:
+def test_learned_boundaries_are_token_positions(
+    make_base: MakeBase, make_config: MakeConfig
+) -> None:
     base = make_base()
     model = HyLoRADAModel(base, make_config(**LEARNABLE, boundary_init="uniform"))
     boundaries = model.get_learned_boundaries()
@@ -110,7 +120,9 @@ def test_deep_copy_computes_the_same_and_shares_nothing(make_model: MakeModel, d
     assert torch.equal(twin(ids).logits, logits)
 
 
-def test_deep_copy_of_a_merged_model_that_checkpoints(make_model: MakeModel, make_base: MakeBase) -> None:
+def test_deep_copy_of_a_merged_model_that_checkpoints(
+    make_model: MakeModel, make_base: MakeBase
+) -> None:
     model, ids = make_model(**LEARNABLE, position_bias=False), _ids(2)
     expected = _gradients(model, ids)
     model.zero_grad()
@@ -128,7 +140,9 @@ def test_deep_copy_of_a_merged_model_that_checkpoints(make_model: MakeModel, mak
     assert not any(m._forward_hooks for m in twin.base.modules())
 
 
-def test_deep_copied_adapter_of_a_seat_has_parameters_of_its_own(make_base: MakeBase, make_config: MakeConfig) -> None:
+def test_deep_copied_adapter_of_a_seat_has_parameters_of_its_own(
+    make_base: MakeBase, make_config: MakeConfig
+) -> None:
     adapter = Adapter(make_base(), make_config(), seed=0)
     adapter.flatten()
     twin = copy.deepcopy(adapter)
@@ -147,7 +161,9 @@ def test_base_with_compiled_layers_cannot_be_copied(make_model: MakeModel) -> No
     assert torch.equal(copy.deepcopy(model)(_ids(1)).logits, model(_ids(1)).logits)
 
 
-def test_disabled_twice_stays_disabled_until_the_outer_exit(make_model: MakeModel, make_base: MakeBase) -> None:
+def test_disabled_twice_stays_disabled_until_the_outer_exit(
+    make_model: MakeModel, make_base: MakeBase
+) -> None:
     model, ids = make_model(), _ids(2)
     adapted, plain = model(ids).logits, make_base(dtype=torch.float64)(ids).logits
     with model.disable_adapter():
@@ -194,7 +210,9 @@ def test_adapter_follows_its_base_to_fp64_and_to_other_devices(make_model: MakeM
     assert {p.dtype for p in model.parameters()} == {torch.float64}
     model.to("meta", torch.bfloat16)
     assert {(p.device.type, p.dtype) for p in model.base.parameters()} == {("meta", torch.bfloat16)}
-    assert {(p.device.type, p.dtype) for p in model.adapter.parameters()} == {("meta", torch.float32)}
+    assert {(p.device.type, p.dtype) for p in model.adapter.parameters()} == {
+        ("meta", torch.float32)
+    }
 
 
 def test_adapter_in_training_is_not_moved_away_from_its_seat(make_model: MakeModel) -> None:
@@ -227,10 +245,19 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("ours", r"base must be a PreTrainedModel of transformers, .* got hylorada\._model\.HyLoRADAModel"),
-        ("peft", r"base must be a PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel"),
+        (
+            "ours",
+            r"base must be a PreTrainedModel of transformers, .* got hylorada\._model\.HyLoRADAModel",
+        ),
+        (
+            "peft",
+            r"base must be a PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel",
+        ),
         ("text", r"base must be a PreTrainedModel of transformers, .* got builtins\.str"),
-        ("injected", r"free of other adapters, got one with layers of PEFT: peft\.tuners\.lora\.layer\.Linear"),
+        (
+            "injected",
+            r"free of other adapters, got one with layers of PEFT: peft\.tuners\.lora\.layer\.Linear",
+        ),
     ],
 )
 def test_what_is_no_base_is_named(
@@ -238,19 +265,27 @@ def test_what_is_no_base_is_named(
 ) -> None:
     HyLoRADAModel(make_base(), make_config()).save_pretrained(tmp_path)
     base = _wrapped(kind, make_base(), make_config())
-    for use in (lambda: HyLoRADAModel(base, make_config()), lambda: Pack(base), lambda: load_adapter(base, tmp_path)):
+    for use in (
+        lambda: HyLoRADAModel(base, make_config()),
+        lambda: Pack(base),
+        lambda: load_adapter(base, tmp_path),
+    ):
         with pytest.raises(InputError, match=message):
             use()
 
 
-@pytest.mark.parametrize("config", [None, {"r": 8}, TrainingConfig()], ids=["none", "dict", "other"])
+@pytest.mark.parametrize(
+    "config", [None, {"r": 8}, TrainingConfig()], ids=["none", "dict", "other"]
+)
 def test_config_of_another_kind_is_refused(make_base: MakeBase, config: Any) -> None:
     with pytest.raises(InputError) as caught:
         HyLoRADAModel(make_base(), config)
     assert caught.value.problems == [f"config must be a HyLoRADAConfig, got {config!r}"]
 
 
-@pytest.mark.parametrize("call", [{}, {"inputs_embeds": None}, {"attention_mask": torch.ones(1, 4)}])
+@pytest.mark.parametrize(
+    "call", [{}, {"inputs_embeds": None}, {"attention_mask": torch.ones(1, 4)}]
+)
 def test_call_without_tokens_is_refused(make_model: MakeModel, call: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="there are no tokens: pass input_ids"):
         make_model()(**call)

@@ -34,7 +34,11 @@ class Node:
     def hosts(self) -> list[int]:
         """Processes of hosts that have loaded their base."""
         titles = {pid: _title(pid) for pid in _session(self.process.pid)}
-        return [pid for pid, title in titles.items() if title.startswith("ray::Host") and "__init__" not in title]
+        return [
+            pid
+            for pid, title in titles.items()
+            if title.startswith("ray::Host") and "__init__" not in title
+        ]
 
     def kill(self) -> None:
         """End all its processes at once, as a power cut would."""
@@ -80,7 +84,9 @@ class Nodes:
     """
 
     def __init__(self, cpus: int = 1) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="hn-", dir="/tmp"))  # short: sockets allow 107 bytes
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="hn-", dir="/tmp")
+        )  # short: sockets allow 107 bytes
         token = self._folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -103,13 +109,20 @@ class Nodes:
     def __enter__(self) -> "Nodes":
         port = self.address.rpartition(":")[2]
         try:
-            self._start("head", "--head", f"--port={port}", "--include-dashboard=false", cpus=self._cpus)
+            self._start(
+                "head", "--head", f"--port={port}", "--include-dashboard=false", cpus=self._cpus
+            )
         except BaseException:
             self.close()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def add(
@@ -133,11 +146,20 @@ class Nodes:
         if hub is not None:
             own = {"HF_HOME": str(hub), "HF_HUB_OFFLINE": "1"}
             with patch.dict(self.environment, own):
-                return self._start(name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages)
-        return self._start(name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages)
+                return self._start(
+                    name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages
+                )
+        return self._start(
+            name, f"--address={self.address}", cpus=cpus, hidden=hidden, packages=packages
+        )
 
     def _start(
-        self, name: str, *options: str, cpus: int, hidden: Path | None = None, packages: Path | None = None
+        self,
+        name: str,
+        *options: str,
+        cpus: int,
+        hidden: Path | None = None,
+        packages: Path | None = None,
     ) -> Node:
         log = self._folder / f"{name}.log"
         command = [
@@ -153,7 +175,11 @@ class Nodes:
         ]
         if hidden is not None:
             command = hiding(hidden, command)
-        paths = [str(packages), os.environ.get("PYTHONPATH", "")] if packages else [os.environ.get("PYTHONPATH", "")]
+        paths = (
+            [str(packages), os.environ.get("PYTHONPATH", "")]
+            if packages
+            else [os.environ.get("PYTHONPATH", "")]
+        )
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,
@@ -180,14 +206,27 @@ class Nodes:
 
 def hiding(folder: Path, command: list[str]) -> list[str]:
     """A command that sees an empty folder in place of ``folder``."""
-    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder), *command]
+    return [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs none "$0" && exec "$@"',
+        str(folder),
+        *command,
+    ]
 
 
 def can_hide() -> bool:
     """Whether this user may have a mount namespace of its own."""
     folder = tempfile.mkdtemp()
     try:
-        return subprocess.run(hiding(Path(folder), ["true"]), capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                hiding(Path(folder), ["true"]), capture_output=True, check=False
+            ).returncode
+            == 0
+        )
     except FileNotFoundError:  # no unshare here
         return False
     finally:

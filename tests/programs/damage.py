@@ -62,7 +62,11 @@ def digit(draws: random.Random, content: bytes) -> bytes:
     if not places:
         return flip(draws, content)
     at = draws.choice(places)
-    return content[:at] + draws.choice([b"%d" % d for d in range(10) if 48 + d != content[at]]) + content[at + 1 :]
+    return (
+        content[:at]
+        + draws.choice([b"%d" % d for d in range(10) if 48 + d != content[at]])
+        + content[at + 1 :]
+    )
 
 
 def cut(draws: random.Random, content: bytes) -> bytes:
@@ -89,7 +93,9 @@ def lines(draws: random.Random, content: bytes) -> bytes:
     kind = draws.randrange(3)
     if kind == 2:
         found[at], found[other] = found[other], found[at]
-    return b"".join(found[:at] + found[at : at + 1] * (2 * kind if kind < 2 else 1) + found[at + 1 :])
+    return b"".join(
+        found[:at] + found[at : at + 1] * (2 * kind if kind < 2 else 1) + found[at + 1 :]
+    )
 
 
 def garbage(draws: random.Random, content: bytes) -> bytes:
@@ -106,14 +112,20 @@ class Subject:
     def __init__(self, storage: Path, until: Until) -> None:
         self.until = until
         commands = ("report", "status") if until == "end" else ("status",)
-        self._arguments = {c: parse([c, "made", "--json", f"--storage={storage}"]) for c in commands}
+        self._arguments = {
+            c: parse([c, "made", "--json", f"--storage={storage}"]) for c in commands
+        }
         self.folder = storage / "studies" / "made"
         make(self.folder, until).close()
         # of the same definition and names, so that whole files can be exchanged
         make(storage / "studies" / "twin", until, seed=1).close()
         self.twin = storage / "studies" / "twin"
         Store(self.folder, self._study()).close()
-        self.content = {p: p.read_bytes() for p in sorted(self.folder.rglob("*")) if p.is_file() and p.name != "lock"}
+        self.content = {
+            p: p.read_bytes()
+            for p in sorted(self.folder.rglob("*"))
+            if p.is_file() and p.name != "lock"
+        }
         self._noted = False  # whether `status` has told what it can't show
         outcome, self.seen, told = self.observe()
         assert outcome == "same", told
@@ -138,7 +150,11 @@ class Subject:
         self._noted = False
         for command in self._arguments:
             code, out, err = self._command(command)
-            if code == 2 and err and all(line.startswith("hylorada: ") for line in err.splitlines()):
+            if (
+                code == 2
+                and err
+                and all(line.startswith("hylorada: ") for line in err.splitlines())
+            ):
                 told += err.splitlines()
             else:
                 assert code == 0, (code, err)
@@ -163,19 +179,31 @@ class Subject:
 
     def _open(self, store: Store, seen: dict[str, Any]) -> list[str]:
         """See what the study would do next; what it says of that."""
-        store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
+        store.bind_inputs(
+            {"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"}
+        )
         notes = list(store.notes)
         best = list(find_winners(store).winners.values())
         if self.until == "search":
             # of the running trials, how far they are known to be is no decision
-            jobs = {r.name: store.job(r).to_dict() for r in store.records.values() if r.state == "running"}
+            jobs = {
+                r.name: store.job(r).to_dict()
+                for r in store.records.values()
+                if r.state == "running"
+            }
             proposals = [store.propose(arm).params for arm in store.study.arms]
             seen["next"] = _plain([store.id, jobs, proposals])
             return notes
-        ended = {r.name for r in store.records.values() if r.stage == "confirm" and r.state == "complete"}
-        lost = {w.name("confirm", s) for w in best for s in range(1 + (self.until == "end"))} - ended
+        ended = {
+            r.name for r in store.records.values() if r.stage == "confirm" and r.state == "complete"
+        }
+        lost = {
+            w.name("confirm", s) for w in best for s in range(1 + (self.until == "end"))
+        } - ended
         seen["lost without a word"] = [name for name in sorted(lost) if name not in " ".join(notes)]
-        seen["next"] = _plain([store.id, [w.record.name for w in best], [w.record.adapter for w in best]])
+        seen["next"] = _plain(
+            [store.id, [w.record.name for w in best], [w.record.adapter for w in best]]
+        )
         if not lost:
             seen["results"] = _plain(asdict(gather(store, {"ppl": 31.5}, {}, [])))
         return notes
@@ -237,7 +265,11 @@ class Subject:
 
 def _is_as_before(row: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether a row of `status` is the same, but for the report that a crash may keep from a running trial."""
-    late = {"step": before["step"] - 2, "nll": row["nll"]} if row["state"] == before["state"] == "running" else {}
+    late = (
+        {"step": before["step"] - 2, "nll": row["nll"]}
+        if row["state"] == before["state"] == "running"
+        else {}
+    )
     return row in (before, before | late)
 
 

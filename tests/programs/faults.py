@@ -30,8 +30,17 @@ from studies.trials.records import OPEN
 
 VICTIMS = ("driver", "machine", "host", "trial", "node")
 NAME = "broken"
-_TITLES = {"host": ("ray::Host",), "trial": ("ray::Trial", "ray::ResourceTrainable")}  # idle, and at work
-_DECIDED = {"params", "adapter", "training", "seed", "data_seed"}  # by Optuna and the study: never but the same
+_TITLES = {
+    "host": ("ray::Host",),
+    "trial": ("ray::Trial", "ray::ResourceTrainable"),
+}  # idle, and at work
+_DECIDED = {
+    "params",
+    "adapter",
+    "training",
+    "seed",
+    "data_seed",
+}  # by Optuna and the study: never but the same
 _REST = 6  # reports, two of each trial in a pack: one whose hosts die 4 times before it reports stops a study, rightly
 # of a report or record: when and where, not what, and checksums over that
 _PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", "digests"}
@@ -39,7 +48,13 @@ _PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", 
 # One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
 # Packs come in an order of their own after a death, so what depends on it is left out: proposals are drawn at random.
-PACKED = (*SMALL, "--trials=3", "--seats=3", "--set=grace_steps=0", "--set=defaults.lora_dropout=0.1")
+PACKED = (
+    *SMALL,
+    "--trials=3",
+    "--seats=3",
+    "--set=grace_steps=0",
+    "--set=defaults.lora_dropout=0.1",
+)
 # Searches, finalists, a profile, and looks ahead; so small a margin leaves every comparison undecided.
 REPLICATED = (
     *SMALL,
@@ -195,7 +210,10 @@ def outcome(storage: Path, name: str = NAME) -> Outcome:
     kept = {k: results[k] for k in ("base_ppl", "tokens", "comparisons", "verdict", "notes")}
     return Outcome(
         trials={t["name"]: _trial(folder, t) for t in read_trials(folder)},
-        optuna={n: _optuna(folder, n) for n in optuna.get_all_study_names(f"sqlite:///{folder / 'optuna.db'}")},
+        optuna={
+            n: _optuna(folder, n)
+            for n in optuna.get_all_study_names(f"sqlite:///{folder / 'optuna.db'}")
+        },
         mlflow=_mlflow(storage, name),
         results={**kept, "arms": arms},
     )
@@ -203,7 +221,9 @@ def outcome(storage: Path, name: str = NAME) -> Outcome:
 
 def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     path = folder / "trials" / record["name"] / "reports.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []  # what fails at its first report has none
+    lines = (
+        path.read_text().splitlines() if path.exists() else []
+    )  # what fails at its first report has none
     reports = [{k: v for k, v in json.loads(line).items() if k not in _PER_RUN} for line in lines]
     steps = [r["step"] for r in reports]
     assert steps == sorted(set(steps)), record["name"]
@@ -261,13 +281,18 @@ def main() -> int:
             began = time.monotonic()
             whole.run_to_the_end()
             expected = outcome(whole.storage)
-            print(f"{label}: unbroken, {len(expected.trials)} trials in {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"{label}: unbroken, {len(expected.trials)} trials in {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
             for victim in args.victims.split(","):
                 _campaign(Path(place) / f"{label} {victim}", victim, options, expected, args)
     return 0
 
 
-def _campaign(place: Path, victim: str, options: Sequence[str], expected: Outcome, args: argparse.Namespace) -> None:
+def _campaign(
+    place: Path, victim: str, options: Sequence[str], expected: Outcome, args: argparse.Namespace
+) -> None:
     chance = random.Random(f"{args.seed} {victim}")
     kills: list[tuple[str, int]] = []
     studies = 0
@@ -302,7 +327,11 @@ def assert_same(found: Outcome, expected: Outcome, *, exact: bool) -> None:
 
 def _compare(found: Any, expected: Any, where: str, tolerance: float) -> None:
     if isinstance(expected, float) and isinstance(found, float):
-        assert math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance), (where, found, expected)
+        assert math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance), (
+            where,
+            found,
+            expected,
+        )
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key, value in expected.items():

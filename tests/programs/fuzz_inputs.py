@@ -33,11 +33,42 @@ _ODD = (
 _ARGUMENT_ODD = tuple(c for c in _ODD if c != "\0")  # no argument of a process can hold NUL
 
 _HUGE = (2**31, 2**62, 2**63 - 1, 2**63, 10**30, 10**400)
-_REALS = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, -1.5, 1e-320, 1e-30, 0.5, 1e30, 1e308)
+_REALS = (
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    0.0,
+    -0.0,
+    -1.5,
+    1e-320,
+    1e-30,
+    0.5,
+    1e30,
+    1e308,
+)
 
-odd_text = st.lists(st.sampled_from([*_ODD, "a", "r", " ", "../", "x" * 300, "."]), max_size=5).map("".join)
+odd_text = st.lists(st.sampled_from([*_ODD, "a", "r", " ", "../", "x" * 300, "."]), max_size=5).map(
+    "".join
+)
 argument = st.lists(
-    st.sampled_from([*_ARGUMENT_ODD, "a", "tiny", " ", "../", "~", "x" * 300, ".", ":", "=", "-", "1", ",", "://"]),
+    st.sampled_from(
+        [
+            *_ARGUMENT_ODD,
+            "a",
+            "tiny",
+            " ",
+            "../",
+            "~",
+            "x" * 300,
+            ".",
+            ":",
+            "=",
+            "-",
+            "1",
+            ",",
+            "://",
+        ]
+    ),
     max_size=4,
 ).map("".join)
 scalars = st.one_of(
@@ -47,7 +78,18 @@ scalars = st.one_of(
     st.sampled_from([*_HUGE, *(-n for n in _HUGE)]),
     st.sampled_from(_REALS),
     st.sampled_from(
-        ["", "log", "fixed", "learnable", "auto", "position_adaptive", "global", "q_proj", "1e-3", "2024-01-01"]
+        [
+            "",
+            "log",
+            "fixed",
+            "learnable",
+            "auto",
+            "position_adaptive",
+            "global",
+            "q_proj",
+            "1e-3",
+            "2024-01-01",
+        ]
     ),
     odd_text,
 )
@@ -84,11 +126,19 @@ def near_valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
     """Searched fields, each with sound values alone, that may or may not go together."""
     space: dict[str, Any] = {}
     for name in draw(st.lists(st.sampled_from(sorted(_sound)), unique=True, max_size=6)):
-        options = copy.deepcopy(draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))])  # may be broken later
+        options = copy.deepcopy(
+            draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))]
+        )  # may be broken later
         declared: dict[str, Any] = {"choice": options}
-        if name in ("num_landmarks", "num_buckets", "learning_rate", "temperature") and draw(st.booleans()):
+        if name in ("num_landmarks", "num_buckets", "learning_rate", "temperature") and draw(
+            st.booleans()
+        ):
             low, high = min(options), max(options)
-            declared = {"low": low, "high": high, **({"log": True} if low > 0 and draw(st.booleans()) else {})}
+            declared = {
+                "low": low,
+                "high": high,
+                **({"log": True} if low > 0 and draw(st.booleans()) else {}),
+            }
         if space and draw(st.integers(0, 2)) == 0:
             other = draw(st.sampled_from(sorted(space)))
             values = space[other].get("choice", [space[other].get("low")])
@@ -102,7 +152,9 @@ spaces = st.one_of(
     st.dictionaries(
         _fields,
         st.one_of(
-            st.fixed_dictionaries({"low": _numbers, "high": _numbers}, optional={"log": st.booleans()}),
+            st.fixed_dictionaries(
+                {"low": _numbers, "high": _numbers}, optional={"log": st.booleans()}
+            ),
             st.fixed_dictionaries({"choice": st.lists(scalars, max_size=4)}),
             st.fixed_dictionaries({"choice": st.lists(st.lists(scalars, max_size=2), max_size=3)}),
             scalars,
@@ -113,8 +165,17 @@ spaces = st.one_of(
 
 
 def _paths(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    return [*([path] if path else []), *(p for key, value in inner for p in _paths(value, (*path, key)))]
+    inner = (
+        values.items()
+        if isinstance(values, dict)
+        else enumerate(values)
+        if isinstance(values, list)
+        else ()
+    )
+    return [
+        *([path] if path else []),
+        *(p for key, value in inner for p in _paths(value, (*path, key))),
+    ]
 
 
 @st.composite
@@ -147,7 +208,10 @@ SNIPPETS = (
     "a: &a [*a]\n",
     "defaults: &a {r: *a}\n",
     "a: &a [x, x, x, x, x, x, x, x, x]\n"
-    + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 9)}]\n" for b, c in zip("abcdefgh", "bcdefghi", strict=True)),
+    + "".join(
+        f"{c}: &{c} [{', '.join([f'*{b}'] * 9)}]\n"
+        for b, c in zip("abcdefgh", "bcdefghi", strict=True)
+    ),
     "base: &b {r: 4}\ndefaults:\n  <<: *b\n",
     "defaults: &b {r: 4}\narms: {baseline: {config: *b}}\n",
     "<<: 3\n",
@@ -204,23 +268,32 @@ def _stays(path: str) -> bool:
 
 _PORTS = ("", ":1", ":²", ":" + "9" * 30)
 _OPTIONS = {
-    "--name": st.one_of(argument, st.sampled_from(["a/b", "学" * 81, "e\u0301", "nul\u200bl", "..", "--"])),
-    "--model": st.one_of(argument, st.sampled_from(["~nobody-here/x", "a//b", "a:b", "x/y/z", "tinny", "--"])),
+    "--name": st.one_of(
+        argument, st.sampled_from(["a/b", "学" * 81, "e\u0301", "nul\u200bl", "..", "--"])
+    ),
+    "--model": st.one_of(
+        argument, st.sampled_from(["~nobody-here/x", "a//b", "a:b", "x/y/z", "tinny", "--"])
+    ),
     "--data": st.one_of(
-        argument.filter(_stays), st.sampled_from(["~nobody-here/x", "text", "webdataset", "a:", "a/b:c:d", "."])
+        argument.filter(_stays),
+        st.sampled_from(["~nobody-here/x", "text", "webdataset", "a:", "a/b:c:d", "."]),
     ),
     "--storage": st.one_of(argument.filter(_stays), st.sampled_from(["/proc/x", "/dev/null/x"])),
     "--tracking-uri": st.one_of(
         argument, st.sampled_from(["http://[", "https://:9", "sqlite:", "sqlite:///no/x", "s3://x"])
     ),
-    "--address": st.tuples(argument, st.sampled_from(_PORTS)).map("".join).filter(lambda address: address != "auto"),
+    "--address": st.tuples(argument, st.sampled_from(_PORTS))
+    .map("".join)
+    .filter(lambda address: address != "auto"),
     "--text-column": argument,
     "--config": argument,
     **dict.fromkeys(
         ("--seats", "--trials", "--seeds", "--seed", "--block-size"),
         st.one_of(
             argument,
-            st.sampled_from(["0", "-1", "1", "2", "1e3", "nan", "9" * 30, "9" * 5000, "\u0661", str(2**63 - 1)]),
+            st.sampled_from(
+                ["0", "-1", "1", "2", "1e3", "nan", "9" * 30, "9" * 5000, "\u0661", str(2**63 - 1)]
+            ),
         ),
     ),
 }
@@ -240,19 +313,30 @@ config_files = st.one_of(
     st.dictionaries(st.one_of(st.sampled_from(sorted(STUDY)), odd_text), junk, max_size=4)
     .map(_dump)
     .map(lambda text: text.encode(errors="surrogateescape")),
-    st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=2).map(lambda parts: "".join(parts).encode()),
+    st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=2).map(
+        lambda parts: "".join(parts).encode()
+    ),
     st.binary(max_size=60),
 )
 
 _NAMES = "trials seed name defaults arms fixed learnable new config space num_buckets r temperature boundary_warmup 0"
 _NAMES += " target_modules choice low high log when comparisons"
 _segments = st.sampled_from([*_NAMES.split(), "", "x" * 200])
-_good_paths = st.sampled_from([".".join(p) for p in _paths(STUDY) if all(isinstance(k, str) for k in p)])
+_good_paths = st.sampled_from(
+    [".".join(p) for p in _paths(STUDY) if all(isinstance(k, str) for k in p)]
+)
 _values = st.one_of(
-    junk.map(lambda value: yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("\n...\n")),
+    junk.map(
+        lambda value: yaml.safe_dump(
+            value, default_flow_style=True, allow_unicode=True
+        ).removesuffix("\n...\n")
+    ),
     st.sampled_from([s.strip() for s in SNIPPETS]),
     argument,
 )
 assignments = st.one_of(
-    st.tuples(st.one_of(_good_paths, st.lists(_segments, max_size=5).map(".".join)), _values).map("=".join), argument
+    st.tuples(st.one_of(_good_paths, st.lists(_segments, max_size=5).map(".".join)), _values).map(
+        "=".join
+    ),
+    argument,
 ).map(lambda text: text.replace("\0", ""))

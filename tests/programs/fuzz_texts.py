@@ -42,26 +42,59 @@ _PIECES += (
     "1,2,3\n",
     "\ufffd",
 )
-_PIECES += (_LONG * 200, "x" * 20_000, "😀" * 3000, "a\n" * 2000, "a\r\n" * 2000, "\n" * 3000, "1 2 3 " * 1500)
+_PIECES += (
+    _LONG * 200,
+    "x" * 20_000,
+    "😀" * 3000,
+    "a\n" * 2000,
+    "a\r\n" * 2000,
+    "\n" * 3000,
+    "1 2 3 " * 1500,
+)
 
 _words = st.lists(st.sampled_from(_PIECES), max_size=6).map("".join)
 _encoded = st.builds(
-    lambda text, encoding: text.encode(encoding), _words, st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+    lambda text, encoding: text.encode(encoding),
+    _words,
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
 )
 _values = st.one_of(
-    st.sampled_from([None, True, 1, -1.5, 10**30, "", "a", _LONG * 30, "\ud800", "\0", "😀", [1], {"a": 1}, ["a"], []]),
+    st.sampled_from(
+        [
+            None,
+            True,
+            1,
+            -1.5,
+            10**30,
+            "",
+            "a",
+            _LONG * 30,
+            "\ud800",
+            "\0",
+            "😀",
+            [1],
+            {"a": 1},
+            ["a"],
+            [],
+        ]
+    ),
     _words,
 )
 _rows = st.lists(
     st.one_of(
-        st.dictionaries(st.sampled_from(["text", "body", "", "é", "a b", "text "]), _values, max_size=3), _values
+        st.dictionaries(
+            st.sampled_from(["text", "body", "", "é", "a b", "text "]), _values, max_size=3
+        ),
+        _values,
     ),
     max_size=5,
 )
 
 
 def _json_lines(rows: list[Any], repeats: int, broken: int) -> bytes:
-    lines = "".join(json.dumps(row, ensure_ascii=i % 2 == 0) + "\n" for i, row in enumerate(rows * repeats))
+    lines = "".join(
+        json.dumps(row, ensure_ascii=i % 2 == 0) + "\n" for i, row in enumerate(rows * repeats)
+    )
     return lines.encode(errors="surrogatepass")[: len(lines) - broken if broken else None]
 
 
@@ -95,9 +128,15 @@ files = st.one_of(
         st.sampled_from([".txt", ".csv", ".jsonl", ".parquet", ".TXT", ".md", ""]),
         st.one_of(_encoded, st.binary(max_size=80)),
     ),
-    st.tuples(st.just(".jsonl"), st.builds(_json_lines, _rows, st.sampled_from([1, 300]), st.integers(0, 3))),
     st.tuples(
-        st.just(".csv"), st.builds(_csv, st.lists(st.lists(_words, max_size=4), max_size=4), st.sampled_from([1, 50]))
+        st.just(".jsonl"),
+        st.builds(_json_lines, _rows, st.sampled_from([1, 300]), st.integers(0, 3)),
+    ),
+    st.tuples(
+        st.just(".csv"),
+        st.builds(
+            _csv, st.lists(st.lists(_words, max_size=4), max_size=4), st.sampled_from([1, 50])
+        ),
     ),
     st.tuples(
         st.just(".parquet"),

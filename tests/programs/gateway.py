@@ -27,7 +27,14 @@ class Gateway:
         certificate: PEM file with key and certificate, for TLS.
     """
 
-    def __init__(self, server: int, *, authorization: str = "", only: str = "/", certificate: Path | None = None):
+    def __init__(
+        self,
+        server: int,
+        *,
+        authorization: str = "",
+        only: str = "/",
+        certificate: Path | None = None,
+    ):
         self.authorization, self.only, self._server = authorization, only, server
         self.refused: list[str] = []
         gateway = self
@@ -76,7 +83,9 @@ class Gateway:
         connection.close()
 
 
-def _send(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes) -> None:
+def _send(
+    request: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes
+) -> None:
     request.send_response(status)
     for name, value in headers.items():
         if name.lower() not in _DROPPED:

@@ -57,7 +57,9 @@ class Failing:
         if steps.get("c") == 9 and self._kind != "never":
             self._lose_device()
         if self._lost:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered\nsee the manual")
+            raise RuntimeError(
+                "CUDA error: an illegal memory access was encountered\nsee the manual"
+            )
         if steps.get("b") == 5 and self._kind != "never":
             raise ValueError("no such shape")
         return {name: self._step(name) for name in names}
@@ -94,10 +96,14 @@ class Trials:
         return len(self._left)
 
     def next_job(self) -> tuple[Job, int] | None:
-        if not self._left or (self._late and len(self._left) == 1 and len(self.ended) < len(NAMES) - 1):
+        if not self._left or (
+            self._late and len(self._left) == 1 and len(self.ended) < len(NAMES) - 1
+        ):
             return None
         name = self._left.pop(0)
-        return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""), 0
+        return Job(
+            name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""
+        ), 0
 
     def on_report(self, name: str, report: Report) -> bool:
         self.told[name].append(report.step)
@@ -129,14 +135,18 @@ class Many(Trials):
             return None
         name = f"t{len(self.told)}"
         self.told[name] = []
-        return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""), 0
+        return Job(
+            name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""
+        ), 0
 
 
 def main() -> None:
     kind, folder, seats, how = sys.argv[1:]
     mark = mark_children()
     here = Path(__file__).resolve()
-    os.environ["PYTHONPATH"] = os.pathsep.join((str(here.parent), str(here.parents[2])))  # of Ray's workers
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        (str(here.parent), str(here.parents[2]))
+    )  # of Ray's workers
     prepare_environment()
     workspace = short_folder()
     make_private(workspace)
@@ -144,7 +154,9 @@ def main() -> None:
     from studies.engine.tune_loop import _Judge
 
     engine = {"engine": "hosts:Failing", "kind": kind, "folder": folder}
-    cluster = Cluster(address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace)
+    cluster = Cluster(
+        address=None, seats=int(seats), batch_size=1, engine=engine, blocks={}, workspace=workspace
+    )
 
     def kill_trials() -> None:
         for pid in marked(mark, "ray::Trial") if how == "kill" else []:
@@ -167,7 +179,14 @@ def main() -> None:
     finally:
         cluster.close()
     print(
-        json.dumps({"told": trials.told, "ended": trials.ended, "stopped": stopped, "processes": len(trials.processes)})
+        json.dumps(
+            {
+                "told": trials.told,
+                "ended": trials.ended,
+                "stopped": stopped,
+                "processes": len(trials.processes),
+            }
+        )
     )
 
 

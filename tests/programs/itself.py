@@ -38,11 +38,22 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
     common, arm = values["common"]["space"], values["arms"]["fixed"]
     if not matched:
         arm = {**arm, "space": {**common, **arm["space"]}}
-    short = {"trials": 2, "searches": SEARCHES * studies, "finalists": 1, "profile": [1.0], "seeds": 1}
+    short = {
+        "trials": 2,
+        "searches": SEARCHES * studies,
+        "finalists": 1,
+        "profile": [1.0],
+        "seeds": 1,
+    }
     # so low a learning rate seldom wins; if the defaults did, both arms would be the same to the last bit
     defaults = {**values["defaults"], "max_steps": 24, "learning_rate": 5e-4}
     steps = {"eval_every": 8, "grace_steps": 8, "defaults": defaults}
-    asked = {"common": {"space": common if matched else {}}, "matched": matched, "seed": seed, "name": "twins"}
+    asked = {
+        "common": {"space": common if matched else {}},
+        "matched": matched,
+        "seed": seed,
+        "name": "twins",
+    }
     arms = {"arms": {"one": arm, "other": arm}, "comparisons": [["other", "one"]], "subject": ""}
     return Study.from_dict({**values, **short, **steps, **asked, **arms})
 
@@ -56,7 +67,9 @@ def differences(study: Study, storage: Path) -> Iterator[Differences]:
     losses = Losses(study, load_records(folder), folder, documents)
     for first in range(0, study.searches, SEARCHES):
         places = [(s, losses.seeds(s)) for s in range(first, first + SEARCHES)]
-        ours, theirs = ([losses.blocks(arm, s, 1.0, seeds) for s, seeds in places] for arm in ("other", "one"))
+        ours, theirs = (
+            [losses.blocks(arm, s, 1.0, seeds) for s, seeds in places] for arm in ("other", "one")
+        )
         yield paired("other", "one", ours, theirs, study.block_size - 1, documents)
 
 
@@ -69,8 +82,12 @@ def planted(found: Differences, percent: float) -> Comparison:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--studies", type=int, default=40, help="short studies; default: %(default)s")
-    parser.add_argument("--apart", action="store_true", help="search every parameter apart (matched: false)")
+    parser.add_argument(
+        "--studies", type=int, default=40, help="short studies; default: %(default)s"
+    )
+    parser.add_argument(
+        "--apart", action="store_true", help="search every parameter apart (matched: false)"
+    )
     args = parser.parse_args()
     found: list[Differences] = []
     for seed in range(-(-args.studies // _AT_ONCE)):
@@ -84,7 +101,11 @@ def main() -> int:
     print(f"median |difference|: {np.median([abs(c.change) for c in results]):.3f} %")
     worse = [planted(d, PLANTED) for d in found]
     called, covers = (
-        sum(x) for x in ([c.decision == "worse" for c in worse], [c.low <= PLANTED <= c.high for c in worse])
+        sum(x)
+        for x in (
+            [c.decision == "worse" for c in worse],
+            [c.low <= PLANTED <= c.high for c in worse],
+        )
     )
     print(f"planted {PLANTED:g} %: called worse in {called} of {len(worse)}, covered by {covers}")
     return 0

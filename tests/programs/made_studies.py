@@ -21,7 +21,10 @@ from studies.trials.reruns import rerun_record
 from studies.trials.store import Store
 
 _RATE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
-_BUCKETS = {"num_buckets": {"choice": [4, 8]}, "target_modules": {"choice": [["q_proj"], ["q_proj", "v_proj"]]}}
+_BUCKETS = {
+    "num_buckets": {"choice": [4, 8]},
+    "target_modules": {"choice": [["q_proj"], ["q_proj", "v_proj"]]},
+}
 VALUES: dict[str, Any] = {
     "definition": "learnable_bucketing",
     "name": "made",
@@ -31,7 +34,10 @@ VALUES: dict[str, Any] = {
     "eval_every": 2,
     "grace_steps": 2,
     "defaults": {"max_steps": 8},
-    "arms": {"fixed": {"space": {**_RATE, **_BUCKETS}}, "baseline": {"config": {"landmarks": False}, "space": _RATE}},
+    "arms": {
+        "fixed": {"space": {**_RATE, **_BUCKETS}},
+        "baseline": {"config": {"landmarks": False}, "space": _RATE},
+    },
     "comparisons": [["fixed", "baseline"]],
 }
 _BLOCKS = 12
@@ -43,13 +49,17 @@ def make(folder: Path, until: Until, **changes: Any) -> Store:
     finished = until != "search"
     store = Store(folder, Study.from_dict(VALUES | changes))
     (folder / OPEN).touch()
-    store.bind_inputs({"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"})
+    store.bind_inputs(
+        {"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"}
+    )
     for arm in store.study.arms:
         for number in range(store.study.trials if finished else 4):
             record = store.propose(arm)
             last = _search_steps(number, finished)
             for step in range(2, last + 1, 2):
-                store.report(record.name, report(record, step, pruned=number % 3 == 1 and step == last))
+                store.report(
+                    record.name, report(record, step, pruned=number % 3 == 1 and step == last)
+                )
             if finished or number < 3:
                 store.finish(record.name, "pruned" if number % 3 == 1 else "complete")
             else:
@@ -67,8 +77,15 @@ def _search_steps(number: int, finished: bool) -> int:
 def report(record: Record, step: int, **fields: Any) -> Report:
     """A report whose losses follow from the trial's name."""
     loss = 3 + int(digest(record.name, "loss"), 16) % 1000 / 1e4 - step / 100
-    metrics = {"train/nll": loss, "eval/nll": loss, "eval/ppl": float(np.exp(loss))} | fields.pop("metrics", {})
-    fields |= {"seconds": step / 7, "parameters": 42, "applied": {"max_positions": 32}, "time": 10**12 + step}
+    metrics = {"train/nll": loss, "eval/nll": loss, "eval/ppl": float(np.exp(loss))} | fields.pop(
+        "metrics", {}
+    )
+    fields |= {
+        "seconds": step / 7,
+        "parameters": 42,
+        "applied": {"max_positions": 32},
+        "time": 10**12 + step,
+    }
     return Report(step=step, metrics=metrics, done=step == 8, **fields)
 
 
@@ -89,7 +106,9 @@ def _confirm(store: Store, until: Until) -> None:
         return
     base = {"ppl": 31.5, "tokens": _BLOCKS * 31.0}
     write_json(store.folder / "base.json", base, "base")
-    results = gather(store, base, {"study_fingerprint": store.study.fingerprint(), "train_blocks": 9}, [])
+    results = gather(
+        store, base, {"study_fingerprint": store.study.fingerprint(), "train_blocks": 9}, []
+    )
     write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")
     (store.folder / OPEN).unlink()
@@ -112,4 +131,10 @@ def _last_report(store: Store, record: Record) -> Report:
     path.write_bytes(file.getvalue())
     nll = float(losses.sum() / (_BLOCKS * 31))
     metrics = {"test/nll": nll, "test/ppl": float(np.exp(nll))}
-    return report(record, 8, metrics=metrics, block_nll=str(path), digests={BLOCK_NLL: digest(file.getvalue())})
+    return report(
+        record,
+        8,
+        metrics=metrics,
+        block_nll=str(path),
+        digests={BLOCK_NLL: digest(file.getvalue())},
+    )

@@ -31,8 +31,22 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        command += [
+            "--workers",
+            "1",
+            "--backend-store-uri",
+            f"sqlite:///{self.folder / 'server.db'}",
+        ]
         command += self._options or ("--artifacts-destination", str(self.folder / "artifacts"))
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.folder / "log").open("ab") as log:
@@ -118,7 +132,9 @@ class Wire:
             return
         with socket.create_connection(("127.0.0.1", self._server)) as server:
             head, _, body = request.partition(b"\r\n\r\n")
-            lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+            lines = [
+                line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")
+            ]
             server.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
             answer = b"".join(iter(lambda: server.recv(1 << 16), b""))
         if not self._loses(path):

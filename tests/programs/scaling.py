@@ -79,7 +79,13 @@ class Trials:
         self.given += 1
         steps = tuple(range(REPORT_EVERY, STEPS + 1, REPORT_EVERY))
         return Job(
-            name=f"t{self.given}", adapter={}, training={}, seed=0, data_seed=0, report_steps=steps, folder=""
+            name=f"t{self.given}",
+            adapter={},
+            training={},
+            seed=0,
+            data_seed=0,
+            report_steps=steps,
+            folder="",
         ), 0
 
     def on_report(self, name: str, report: Report) -> bool:
@@ -102,7 +108,12 @@ def rate(address: str, hosts: int, step_s: float) -> float:
     seats = hosts * SEATS
     with tempfile.TemporaryDirectory(dir="/tmp") as workspace:
         cluster = Cluster(
-            address=address, seats=SEATS, batch_size=1, engine=engine, blocks={}, workspace=Path(workspace)
+            address=address,
+            seats=SEATS,
+            batch_size=1,
+            engine=engine,
+            blocks={},
+            workspace=Path(workspace),
         )
         try:
             trials = Trials(seats * TRIALS_A_SEAT)

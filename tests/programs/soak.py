@@ -49,7 +49,9 @@ def main() -> int:
     parser.add_argument("--model", default="tiny", help="base; default: %(default)s")
     args = parser.parse_args()
     samples: list[Sample] = []
-    print(f"{'trials':>7} {'s':>7} {'s/trial':>8} {'driver MiB':>11} {'host MiB':>9} {'handles':>8} {'processes':>10}")
+    print(
+        f"{'trials':>7} {'s':>7} {'s/trial':>8} {'driver MiB':>11} {'host MiB':>9} {'handles':>8} {'processes':>10}"
+    )
     with tempfile.TemporaryDirectory() as storage:
         for s in _soak(args.model, args.trials, Path(storage)):
             before = samples[-1] if samples else s
@@ -65,13 +67,20 @@ def main() -> int:
 
 def _soak(model: str, trials: int, storage: Path) -> Iterator[Sample]:
     process = Command(
-        "run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", "--name=soak", *_options(trials)
+        "run",
+        "learnable_bucketing",
+        f"--model={model}",
+        f"--storage={storage}",
+        "--name=soak",
+        *_options(trials),
     )
     folder = storage / "studies" / "soak" / "trials"
     began, due = 0.0, 1
     while process.poll() is None:
         time.sleep(0.2)
-        ended = max(0, len(os.listdir(folder)) - 4) if folder.exists() else 0  # those in the pack have a folder too
+        ended = (
+            max(0, len(os.listdir(folder)) - 4) if folder.exists() else 0
+        )  # those in the pack have a folder too
         if ended >= due:
             began = began or time.monotonic()
             due = ended + trials // _SAMPLES
@@ -103,7 +112,9 @@ def _options(trials: int) -> Sequence[str]:
 def _sample(process: Command, ended: int, at: float) -> Sample:
     driver, hosts = process.pid, process.pids("ray::Host")
     handles = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in [driver, *hosts])
-    return Sample(ended, at, _unshared(driver), sum(map(_unshared, hosts)), handles, len(process.pids()))
+    return Sample(
+        ended, at, _unshared(driver), sum(map(_unshared, hosts)), handles, len(process.pids())
+    )
 
 
 def _unshared(pid: int) -> float:

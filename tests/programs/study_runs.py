@@ -89,7 +89,10 @@ def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
         if folder.name.isdigit():
             with suppress(OSError):
                 command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                if command.startswith(title) and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                if (
+                    command.startswith(title)
+                    and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes()
+                ):
                     found.append(int(folder.name))
     return found
 
@@ -110,7 +113,9 @@ def run_cli(*arguments: str, timeout: float = 240) -> Done:
 def small_disk(folder: Path, size: str) -> Iterator[bool]:
     """Make a folder that is a file system of its own, of some size; False where that isn't allowed."""
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
+    )
     try:
         yield mounted.returncode == 0
     finally:

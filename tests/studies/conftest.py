@@ -42,7 +42,14 @@ def toy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
     """One whole study, shared by all tests that only look at it."""
     storage = tmp_path_factory.mktemp("finished") / "my runs"  # a folder with a space
-    done = run_cli("run", "learnable_bucketing", "--name=été 1", f"--model={toy_model}", f"--storage={storage}", *SMALL)
+    done = run_cli(
+        "run",
+        "learnable_bucketing",
+        "--name=été 1",
+        f"--model={toy_model}",
+        f"--storage={storage}",
+        *SMALL,
+    )
     assert done.code == 0, done.err
     return FinishedStudy(storage, "été 1", done)
 

@@ -23,7 +23,10 @@ VALUES: dict[str, Any] = {
     "eval_every": 2,
     "grace_steps": 2,
     "defaults": {"max_steps": 8},
-    "arms": {"baseline": {"config": {"landmarks": False}, "space": _RATE}, "fixed": {"space": _RATE}},
+    "arms": {
+        "baseline": {"config": {"landmarks": False}, "space": _RATE},
+        "fixed": {"space": _RATE},
+    },
 }
 BUCKETS = {"num_buckets": {"choice": [4, 8, 16, 32]}}
 MATCHED: dict[str, Any] = {
@@ -89,8 +92,12 @@ class Folder:
             self.store.close()
 
 
-def report(step: int, nll: float = 3.0, more: Mapping[str, float] | None = None, **changes: Any) -> Report:
-    return Report(step=step, metrics={"eval/nll": nll, **(more or {})}, **{"done": step == 8, **changes})
+def report(
+    step: int, nll: float = 3.0, more: Mapping[str, float] | None = None, **changes: Any
+) -> Report:
+    return Report(
+        step=step, metrics={"eval/nll": nll, **(more or {})}, **{"done": step == 8, **changes}
+    )
 
 
 def train(stage: Stage | Campaign, loss: Callable[[str], float] = lambda _: 3.0) -> list[str]:

@@ -3,7 +3,11 @@
 from typing import Any
 
 FAMILIES = ["gpt2", "llama", "gpt_neox", "mistral", "qwen2", "qwen3"]
-ARCHITECTURES = ["gpt2", "llama", "gpt_neox"]  # of these three module trees; the other families have llama's
+ARCHITECTURES = [
+    "gpt2",
+    "llama",
+    "gpt_neox",
+]  # of these three module trees; the other families have llama's
 BARE: dict[str, Any] = {"landmarks": False, "position_bias": False}
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
 DESIGNS: dict[str, dict[str, Any]] = {
@@ -14,11 +18,25 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "fixed, log": {},
     "fixed, linear": {"bucket_spacing": "linear", "num_landmarks": 5},
     "learnable, log": LEARNABLE,
-    "learnable, random": {**LEARNABLE, "boundary_init": "random", "num_buckets": 7, "temperature": 0.1},
-    "learnable, curriculum": {**LEARNABLE, "boundary_init": "fixed", "boundary_warmup": 0.3, "temperature": 0.2},
+    "learnable, random": {
+        **LEARNABLE,
+        "boundary_init": "random",
+        "num_buckets": 7,
+        "temperature": 0.1,
+    },
+    "learnable, curriculum": {
+        **LEARNABLE,
+        "boundary_init": "fixed",
+        "boundary_warmup": 0.3,
+        "temperature": 0.2,
+    },
     "global": {"landmark_design": "global"},
     "per layer": {"landmark_design": "per_layer"},
-    "per layer, shared": {"landmark_design": "per_layer", "share_landmarks": True, "num_landmarks": 2},
+    "per layer, shared": {
+        "landmark_design": "per_layer",
+        "share_landmarks": True,
+        "num_landmarks": 2,
+    },
     "attention": {"landmark_design": "attention"},
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }

@@ -28,14 +28,24 @@ def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
         The study's folder.
     """
     pace = {"eval_every": 20, "grace_steps": 20, "block_size": 64, "trials": 2, "seeds": 2}
-    values = {"definition": "own", "name": name, "subject": f"Width{hostile}", **pace, "defaults": {"max_steps": 60}}
-    study = Study.from_dict({**values, "arms": {"fixed": _ARM, WIDE: _ARM}, "comparisons": [[WIDE, "fixed"]]})
+    values = {
+        "definition": "own",
+        "name": name,
+        "subject": f"Width{hostile}",
+        **pace,
+        "defaults": {"max_steps": 60},
+    }
+    study = Study.from_dict(
+        {**values, "arms": {"fixed": _ARM, WIDE: _ARM}, "comparisons": [[WIDE, "fixed"]]}
+    )
     store = Store(storage / "studies" / name, study)
     try:
         for place, arm in enumerate(study.arms):
             _search(store, arm, hostile)
             _confirm(store, arm, 3.0 + 0.01 * place)
-        results = gather(store, {"ppl": 53_831.0}, {"command": f"run{hostile}"}, [f"arm left out{hostile}"])
+        results = gather(
+            store, {"ppl": 53_831.0}, {"command": f"run{hostile}"}, [f"arm left out{hostile}"]
+        )
         write_results(store.folder / "results.json", results)
         write_html(results, store.records, study, store.folder / "report.html")
     finally:
@@ -44,7 +54,12 @@ def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
 
 
 def _report(loss: float, **fields: Any) -> Report:
-    metrics = {"eval/nll": loss, "eval/ppl": float(np.exp(loss)), "test/nll": loss, "test/ppl": float(np.exp(loss))}
+    metrics = {
+        "eval/nll": loss,
+        "eval/ppl": float(np.exp(loss)),
+        "test/nll": loss,
+        "test/ppl": float(np.exp(loss)),
+    }
     return Report(step=60, metrics=metrics, seconds=1.5, parameters=12_576, done=True, **fields)
 
 
@@ -66,10 +81,19 @@ def _confirm(store: Store, arm: str, loss: float) -> None:
     }
     for number in range(2):
         record = Record(
-            f"{winner.name}-confirm-{number:02d}", arm, "confirm", number, seed=number, data_seed=number, **fields
+            f"{winner.name}-confirm-{number:02d}",
+            arm,
+            "confirm",
+            number,
+            seed=number,
+            data_seed=number,
+            **fields,
         )
         store.add(record)
         losses = loss + np.random.default_rng(number).normal(0, 0.1, 40)  # of a token
-        np.save(store.trial_folder(record.name) / "test_block_nll.npy", losses * (store.study.block_size - 1))
+        np.save(
+            store.trial_folder(record.name) / "test_block_nll.npy",
+            losses * (store.study.block_size - 1),
+        )
         store.report(record.name, _report(float(losses.mean()), block_nll="test_block_nll.npy"))
         store.finish(record.name, "complete")

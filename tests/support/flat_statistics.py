@@ -43,16 +43,26 @@ class ArmScores:
     def __post_init__(self) -> None:
         shape = self.block_nll.shape
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
-            raise ValueError(f"arm {self.arm!r}: `seeds` must be distinct and at least one, got {self.seeds}")
+            raise ValueError(
+                f"arm {self.arm!r}: `seeds` must be distinct and at least one, got {self.seeds}"
+            )
         if len(shape) != 2 or shape[0] != len(self.seeds) or shape[1] < 2:
             raise ValueError(
                 f"arm {self.arm!r}: `block_nll` must be [{len(self.seeds)} seeds, at least 2 blocks], got {list(shape)}"
             )
         if self.tokens_per_block < 1:
-            raise ValueError(f"arm {self.arm!r}: `tokens_per_block` must be at least 1, got {self.tokens_per_block}")
-        bad = [seed for seed, row in zip(self.seeds, self.block_nll, strict=True) if not np.isfinite(row).all()]
+            raise ValueError(
+                f"arm {self.arm!r}: `tokens_per_block` must be at least 1, got {self.tokens_per_block}"
+            )
+        bad = [
+            seed
+            for seed, row in zip(self.seeds, self.block_nll, strict=True)
+            if not np.isfinite(row).all()
+        ]
         if bad:
-            raise ValueError(f"arm {self.arm!r}: `block_nll` must be finite, but is not for seeds {bad}")
+            raise ValueError(
+                f"arm {self.arm!r}: `block_nll` must be finite, but is not for seeds {bad}"
+            )
 
     @property
     def nll_by_seed(self) -> Floats:
@@ -109,7 +119,11 @@ class Comparison:
 
 
 def compare(
-    scores: Sequence[ArmScores], pairs: Sequence[tuple[str, str]], *, resamples: int = 10_000, seed: int = 0
+    scores: Sequence[ArmScores],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Compare arms pair by pair on paired seeds and blocks, with Holm's adjustment over the pairs.
 
@@ -133,7 +147,9 @@ def compare(
     for name in (name for pair in pairs for name in pair):
         if name not in by_arm:
             raise ValueError(f"no scores for arm {name!r}; arms with scores: {sorted(by_arm)}")
-    raw = [_compare_pair(by_arm[arm], by_arm[reference], resamples, seed) for arm, reference in pairs]
+    raw = [
+        _compare_pair(by_arm[arm], by_arm[reference], resamples, seed) for arm, reference in pairs
+    ]
     adjusted = holm([c.p_value for c in raw])
     return tuple(replace(c, p_holm=p) for c, p in zip(raw, adjusted, strict=True))
 
@@ -167,7 +183,9 @@ def decide(low: float, high: float) -> str:
         raise ValueError(f"`low` must not exceed `high`, got {low} and {high}")
     if low > 0:
         return "worse"
-    least, most = (next((name for edge, name in SCALE if -change >= edge), "none") for change in (high, low))
+    least, most = (
+        next((name for edge, name in SCALE if -change >= edge), "none") for change in (high, low)
+    )
     if high >= min(edge for edge, _ in SCALE):
         least = "worse"
     return least if least == most else f"{least} to {most}"
@@ -184,7 +202,9 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
         raise ValueError("`comparisons` must hold at least one comparison")
     opening = f"{subject} {_OUTCOMES[_outcome(comparisons[0])][0]}: " if subject else ""
     findings = "; ".join(_finding(c) for c in comparisons)
-    limits = ", ".join(f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons)
+    limits = ", ".join(
+        f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons
+    )
     several = " Each interval stands alone, but what is called better or worse is so after Holm's correction."
     holm = several if len(comparisons) > 1 else ""
     smallest = f"The smallest effect this study could have seen (power 80 %, before Holm's correction) is {limits}."
@@ -223,10 +243,14 @@ def _check_paired(arm: ArmScores, reference: ArmScores) -> None:
         ("tokens a block", arm.tokens_per_block, reference.tokens_per_block),
     ):
         if ours != theirs:
-            raise ValueError(f"arm {arm.arm!r} has {what} {ours}, but its reference {reference.arm!r} has {theirs}")
+            raise ValueError(
+                f"arm {arm.arm!r} has {what} {ours}, but its reference {reference.arm!r} has {theirs}"
+            )
 
 
-def _draw_deviations(difference: Floats, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _draw_deviations(
+    difference: Floats, resamples: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Draw by how much the mean of paired differences [S, N] misses, from blocks and from seeds.
 
     With d[s, n] = mu + seed_s + block_n + rest_sn: g x (blocks resampled) and t_{S-1} x sd(seed means)/sqrt(S). Seeds
@@ -237,11 +261,21 @@ def _draw_deviations(difference: Floats, resamples: int, rng: np.random.Generato
     """
     count, blocks = difference.shape
     seed_means, block_means = difference.mean(axis=1), difference.mean(axis=0)
-    factor = np.sqrt(blocks / (blocks - 1)) * special.stdtrit(blocks - 1, _TAILS[1]) / special.ndtri(_TAILS[1])
-    block_part = factor * _block_share(difference) * _resample_mean(block_means - block_means.mean(), resamples, rng)
+    factor = (
+        np.sqrt(blocks / (blocks - 1))
+        * special.stdtrit(blocks - 1, _TAILS[1])
+        / special.ndtri(_TAILS[1])
+    )
+    block_part = (
+        factor
+        * _block_share(difference)
+        * _resample_mean(block_means - block_means.mean(), resamples, rng)
+    )
     if count == 1:
         return block_part, np.zeros(resamples)
-    quantiles = (np.arange(resamples) + 0.5) / resamples  # a grid in random order: steadier tails than plain draws
+    quantiles = (
+        np.arange(resamples) + 0.5
+    ) / resamples  # a grid in random order: steadier tails than plain draws
     student = rng.permutation(special.stdtrit(count - 1, quantiles))
     return block_part, student * seed_means.std(ddof=1) / np.sqrt(count)
 
@@ -263,7 +297,9 @@ def _resample_mean(values: Floats, resamples: int, rng: np.random.Generator) -> 
     values = np.sort(values)
     rows = max(1, _CHUNK // values.size)
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
-    return np.concatenate([values[rng.integers(values.size, size=(n, values.size))].mean(axis=1) for n in sizes])
+    return np.concatenate(
+        [values[rng.integers(values.size, size=(n, values.size))].mean(axis=1) for n in sizes]
+    )
 
 
 def _two_sided_p(draws: Floats) -> float:
@@ -280,8 +316,12 @@ def _smallest_visible(block_part: Floats, seed_part: Floats, count: int) -> floa
     half = max(1, count - 1) / 2
     c4 = math.exp(math.lgamma(half + 0.5) - math.lgamma(half)) / math.sqrt(half)
     deviation = block_part + seed_part / c4
-    low, below, above, high = np.quantile(deviation, [_TAILS[0], 1 - POWER, POWER, _TAILS[1]], method="hazen")
-    return float(-100 * np.expm1(-((high - low) / 2 + (above - below) / 2)))  # as a fall of PPL, which 100 % bounds
+    low, below, above, high = np.quantile(
+        deviation, [_TAILS[0], 1 - POWER, POWER, _TAILS[1]], method="hazen"
+    )
+    return float(
+        -100 * np.expm1(-((high - low) / 2 + (above - below) / 2))
+    )  # as a fall of PPL, which 100 % bounds
 
 
 def _percent(log_ratio: Floats) -> Floats:
@@ -300,7 +340,9 @@ def _outcome(comparison: Comparison) -> str:
 
 def _finding(c: Comparison) -> str:
     text = _OUTCOMES[_outcome(c)][1].format(arm=c.arm, reference=c.reference)
-    numbers = f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]".replace("-", "\N{MINUS SIGN}")
+    numbers = f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]".replace(
+        "-", "\N{MINUS SIGN}"
+    )
     seeds = f"{c.seeds} paired seeds" if c.seeds > 1 else "one seed: seed noise not included"
     # an interval within one class is left open by Holm's correction alone
     effect = "undecided" if _outcome(c) == "open" and " to " not in c.decision else c.decision

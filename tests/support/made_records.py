@@ -24,16 +24,26 @@ SPACE = {
 def study(*arms: str, **changes: Any) -> Study:
     names = arms or ("baseline", "fixed", "learnable")
     declared = {arm: {"space": SPACE} for arm in names}
-    values = {"definition": "own", "name": "own", "block_size": 64, "eval_every": 20, "grace_steps": 20}
+    values = {
+        "definition": "own",
+        "name": "own",
+        "block_size": 64,
+        "eval_every": 20,
+        "grace_steps": 20,
+    }
     return Study.from_dict({**values, "defaults": {"max_steps": 60}, "arms": declared, **changes})
 
 
 def report(step: int, ppl: float, **fields: Any) -> Report:
     metrics = {"eval/ppl": ppl, "eval/nll": math.log(ppl), "test/ppl": 1.01 * ppl}
-    return Report(step=step, metrics=metrics, seconds=1.5, parameters=1234, done=step == 60, **fields)
+    return Report(
+        step=step, metrics=metrics, seconds=1.5, parameters=1234, done=step == 60, **fields
+    )
 
 
-def record(arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search", **fields: Any) -> Record:
+def record(
+    arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search", **fields: Any
+) -> Record:
     """A trial with a report every 20 steps; complete if it reached the last."""
     reports = [report(20 * (i + 1), x) for i, x in enumerate(ppl)]
     values = {
@@ -41,7 +51,15 @@ def record(arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search"
         "state": "complete" if len(ppl) == 3 else "pruned",
     }
     name = f"{arm}-{'' if stage == 'search' else 'confirm-'}{number:04d}"
-    filled = {"adapter": {}, "training": {}, "seed": number, "data_seed": 0, "reports": reports, **values, **fields}
+    filled = {
+        "adapter": {},
+        "training": {},
+        "seed": number,
+        "data_seed": 0,
+        "reports": reports,
+        **values,
+        **fields,
+    }
     return Record(name=name, arm=arm, stage=stage, number=number, **filled)
 
 
@@ -73,7 +91,9 @@ def gated_run(
             adapter.landmark.position_gates[place] = logit
         if adapter.boundaries is not None:
             adapter.boundaries.copy_(torch.tensor(boundaries) / adapter.landmark.max_positions)
-    run = record("fixed", 0, [15, 15, 14], stage="confirm", adapter=config.to_dict(), winner="fixed-0000")
+    run = record(
+        "fixed", 0, [15, 15, 14], stage="confirm", adapter=config.to_dict(), winner="fixed-0000"
+    )
     trial = folder / "trials" / run.name
     trial.mkdir(parents=True)
     save_seat(Seat(adapter, TrainingConfig(), BatchOrder(4, 2, 0)), trial / CHECKPOINT, {})

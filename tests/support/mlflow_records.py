@@ -27,10 +27,16 @@ class Mlflow:
     storage: Path = Path()
 
     def runs(self, study: str, said: list[str] | None = None) -> StudyRuns:
-        return open_runs(self.uri, EXPERIMENT, self.storage, study, print if said is None else said.append)
+        return open_runs(
+            self.uri, EXPERIMENT, self.storage, study, print if said is None else said.append
+        )
 
-    def tracker(self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)) -> Tracker:
-        return Tracker(self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits)
+    def tracker(
+        self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)
+    ) -> Tracker:
+        return Tracker(
+            self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits
+        )
 
     @functools.cached_property
     def client(self) -> MlflowClient:
@@ -39,7 +45,9 @@ class Mlflow:
     def children(self, study: StudyRuns | Tracker) -> dict[str, Run]:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         assert experiment is not None
-        runs = self.client.search_runs([experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.parent}'")
+        runs = self.client.search_runs(
+            [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.parent}'"
+        )
         assert len({r.info.run_name for r in runs}) == len(runs)
         return {r.info.run_name: r for r in runs}
 
@@ -54,10 +62,17 @@ class Mlflow:
             run = found[record.name]
             assert run.info.status == STATUS.get(record.state, "RUNNING")
             for metric in ("train/nll", "eval/nll"):
-                assert self.series(run, metric) == [(r.step, r.metrics[metric]) for r in record.reports]
+                assert self.series(run, metric) == [
+                    (r.step, r.metrics[metric]) for r in record.reports
+                ]
             for i in range(3):
-                positions = [(0, (1.0, 4.0, 9.0)[i]), *((r.step, r.boundaries[i]) for r in record.reports)]
-                assert self.series(run, f"boundary/{i + 1:03d}") == (positions if record.reports else [])
+                positions = [
+                    (0, (1.0, 4.0, 9.0)[i]),
+                    *((r.step, r.boundaries[i]) for r in record.reports),
+                ]
+                assert self.series(run, f"boundary/{i + 1:03d}") == (
+                    positions if record.reports else []
+                )
 
 
 def make_record(name: str = "learnable-0000", state: State = "running", **changes: Any) -> Record:

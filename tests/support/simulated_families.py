@@ -24,7 +24,12 @@ def arm_losses(rng: np.random.Generator, shape: tuple[int, int], search: float) 
 
 
 def family_errs(
-    rng: np.random.Generator, looks: Sequence[int], *, search: float = 1.0, effect: float = 0.0, seeds: int = 3
+    rng: np.random.Generator,
+    looks: Sequence[int],
+    *,
+    search: float = 1.0,
+    effect: float = 0.0,
+    seeds: int = 3,
 ) -> bool:
     """Return whether any look at three arms calls one of two equal arms better or worse.
 
@@ -53,7 +58,9 @@ CURVATURE = 0.02  # half the best learning rate costs 1 % of perplexity
 STEP = np.log(2)
 
 
-def profile_study(rng: np.random.Generator, shift: float, searches: int, skew: float = 0.0) -> tuple[Comparison, bool]:
+def profile_study(
+    rng: np.random.Generator, shift: float, searches: int, skew: float = 0.0
+) -> tuple[Comparison, bool]:
     """Compare two arms of equal loss at their own best rates, which differ by `shift` in the log.
 
     Each search has its own centre of the profile (missing the best rate by 0.2 in the log), and each arm its own best
@@ -69,7 +76,9 @@ def profile_study(rng: np.random.Generator, shift: float, searches: int, skew: f
     return own, depends_on_rate(matched, own, result.gap)
 
 
-def _arm_profile(rng: np.random.Generator, rates: list[Floats], best: float, skew: float) -> ArmProfile:
+def _arm_profile(
+    rng: np.random.Generator, rates: list[Floats], best: float, skew: float
+) -> ArmProfile:
     losses = []
     for points in rates:
         x = points - best - 0.1 * rng.normal()

@@ -92,7 +92,9 @@ def calibrate(s: Scenario, studies: int, seed: int = 0) -> Calibration:
 
 def summarise(intervals: list[Interval], truths: list[float]) -> Calibration:
     """Return the calibration of `intervals`, whose true values are `truths`."""
-    low, high, true = (np.array(x) for x in ([i.low for i in intervals], [i.high for i in intervals], truths))
+    low, high, true = (
+        np.array(x) for x in ([i.low for i in intervals], [i.high for i in intervals], truths)
+    )
     visible = float(np.mean([smallest_visible(i.uncertainty) for i in intervals]))
     effect = np.log1p(-visible / 100)
     coverage = np.mean((low <= true) & (true <= high))
@@ -137,7 +139,9 @@ def _documents(s: Scenario, rng: np.random.Generator) -> Ints:
     return np.asarray(np.repeat(np.arange(s.blocks), lengths)[: s.blocks])
 
 
-def _block_noise(s: Scenario, rng: np.random.Generator, shape: tuple[int, ...], documents: Ints | None) -> Floats:
+def _block_noise(
+    s: Scenario, rng: np.random.Generator, shape: tuple[int, ...], documents: Ints | None
+) -> Floats:
     """Return [..., N] noise of variance 1/N, half of it shared within documents if there are any."""
     if documents is not None:
         shared = rng.normal(size=(*shape[:-1], s.blocks))[..., documents]

@@ -37,7 +37,10 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     with np.load(task["blocks"]) as stored:
         ids = {split: stored[split] for split in ("train", "validation", "test")}
     sizes = {split: np.full(len(i), i.shape[1] - 1) for split, i in ids.items()}
-    blocks = {split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split) for split, i in ids.items()}
+    blocks = {
+        split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split)
+        for split, i in ids.items()
+    }
     devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
     devices.wait()  # its host loads the base while MLflow makes its tables

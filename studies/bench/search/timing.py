@@ -25,9 +25,15 @@ _DRIVERS = {  # by name: what Python is given
 }
 
 
-def time_searches(plan: Plan, blocks: Mapping[str, Blocks], say: Callable[[str], None]) -> dict[str, Any]:
+def time_searches(
+    plan: Plan, blocks: Mapping[str, Blocks], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Seconds and trials per hour of both; each is one run of a driver of its own on the same tokenised text."""
-    found: dict[str, Any] = {"trials": plan.trials, "steps": plan.search_steps, "processes_at_once": plan.processes}
+    found: dict[str, Any] = {
+        "trials": plan.trials,
+        "steps": plan.search_steps,
+        "processes_at_once": plan.processes,
+    }
     with tempfile.TemporaryDirectory(prefix="hylorada-bench-") as folder:
         path = Path(folder) / "blocks.npz"
         np.savez(path, **{split: b.input_ids for split, b in blocks.items()})  # type: ignore[arg-type]
@@ -54,14 +60,19 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
     given = folder / f"{name}-task.json"
     given.write_text(json.dumps(task))
     root = str(_HERE.parents[2])  # a script by path finds no package in the current folder
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
     began = time.perf_counter()
     code, errors = _run([sys.executable, *_DRIVERS[name], str(given)], environment)
     seconds = time.perf_counter() - began
     ended = json.loads(Path(task["result"]).read_text()) if Path(task["result"]).exists() else []
     if code or len(ended) != task["trials"]:
         why = errors.strip().splitlines()[-1:] or ["no message"]
-        raise RuntimeError(f"the search by {name}: {len(ended)} of {task['trials']} trials ended well; {why[0]}")
+        raise RuntimeError(
+            f"the search by {name}: {len(ended)} of {task['trials']} trials ended well; {why[0]}"
+        )
     return seconds
 
 

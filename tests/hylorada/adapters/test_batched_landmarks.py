@@ -40,7 +40,10 @@ def _by_hand(base: PreTrainedModel, adapter: Adapter, ids: torch.Tensor) -> torc
     design = adapter.config.landmark_design
     if landmark is not None and design in ("position_adaptive", "global"):
         arguments = (torch.arange(ids.shape[1])[None],) if design == "position_adaptive" else ()
-        hang(base.get_submodule(architecture.final_norm), lambda _m, _i, out: landmark(out, *arguments))
+        hang(
+            base.get_submodule(architecture.final_norm),
+            lambda _m, _i, out: landmark(out, *arguments),
+        )
     if landmark is not None and design == "per_layer":
         for i, layer in enumerate(layers):
             hang(layer.get_submodule("mlp"), lambda _m, _i, out, i=i: landmark(out, i))
@@ -55,7 +58,9 @@ def _by_hand(base: PreTrainedModel, adapter: Adapter, ids: torch.Tensor) -> torc
     return logits
 
 
-def _hang_attention(attention: nn.Module, landmark: nn.Module, layer: int, handles: list[Any]) -> None:
+def _hang_attention(
+    attention: nn.Module, landmark: nn.Module, layer: int, handles: list[Any]
+) -> None:
     """On GPT-2, whose queries are the first third of ``c_attn``'s output."""
     queries: list[torch.Tensor] = []
 
@@ -72,21 +77,32 @@ def _hang_attention(attention: nn.Module, landmark: nn.Module, layer: int, handl
 @pytest.mark.parametrize("order", [range(10), [7, 2, 9, 4, 0, 8, 5, 3, 6, 1], [9, 4], [2, 0], [3]])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_seats_of_all_designs_compute_what_each_module_does(
-    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter], attention: str, order: list[int]
+    make_base: MakeBase,
+    make_config: MakeConfig,
+    scramble: Callable[..., Adapter],
+    attention: str,
+    order: list[int],
 ) -> None:
     base = make_base("gpt2", torch.float64)
     base.set_attn_implementation(attention)
-    adapters = [scramble(Adapter(base, make_config(**LANDMARKS_ALONE, **SEATS[k]), seed=k), k) for k in order]
+    adapters = [
+        scramble(Adapter(base, make_config(**LANDMARKS_ALONE, **SEATS[k]), seed=k), k)
+        for k in order
+    ]
     for adapter in adapters:
         for path in adapter.targets:
             adapter.lora_at(path).lora_B.data.zero_()  # type: ignore[union-attr]
     ids = torch.randint(1, 50, (len(adapters), 2, 16), generator=torch.Generator().manual_seed(1))
-    expected = [_by_hand(base, a, i).log_softmax(-1)[:, :-1] for a, i in zip(adapters, ids, strict=True)]
+    expected = [
+        _by_hand(base, a, i).log_softmax(-1)[:, :-1] for a, i in zip(adapters, ids, strict=True)
+    ]
     pack = Pack(base)
     with torch.no_grad():
         found = pack.token_nll(adapters, ids)
     for nll, wanted, own in zip(found, expected, ids, strict=True):
-        torch.testing.assert_close(-nll, wanted.gather(-1, own[:, 1:, None])[..., 0], rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            -nll, wanted.gather(-1, own[:, 1:, None])[..., 0], rtol=0, atol=1e-10
+        )
     assert base.config._attn_implementation == attention
 
 
@@ -97,7 +113,9 @@ def test_seats_of_all_designs_compute_what_each_module_does(
 def test_pads_change_no_logit_of_a_real_token(
     make_model: Callable[..., HyLoRADAModel], family: str, design: str, side: str, attention: str
 ) -> None:
-    eager = attention == "eager"  # which takes its softmax in fp32, where a mask of fp64's least number is infinite
+    eager = (
+        attention == "eager"
+    )  # which takes its softmax in fp32, where a mask of fp64's least number is infinite
     model = make_model(family, torch.float32 if eager else torch.float64, landmark_design=design)
     model.base.set_attn_implementation(attention)
     long, short = torch.arange(1, 10)[None], torch.arange(20, 25)[None]
@@ -108,20 +126,28 @@ def test_pads_change_no_logit_of_a_real_token(
     assert logits.isfinite().all()
     tolerance = 1e-4 if eager else 1e-10
     torch.testing.assert_close(logits[:1], model(long).logits, rtol=0, atol=tolerance)
-    torch.testing.assert_close(logits[1:, mask[1].bool()], model(short).logits, rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        logits[1:, mask[1].bool()], model(short).logits, rtol=0, atol=tolerance
+    )
 
 
 def test_attention_that_is_not_known_is_refused(make_model: Callable[..., HyLoRADAModel]) -> None:
     model = make_model("llama", landmark_design="attention")
     model.base.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match="works with the attention implementations sdpa and eager; the base has"):
+    with pytest.raises(
+        ValueError, match="works with the attention implementations sdpa and eager; the base has"
+    ):
         model(torch.ones(1, 4, dtype=torch.long))
 
 
 @pytest.mark.parametrize("length", [128, 4096])
 @pytest.mark.parametrize("changes", SEATS, ids=str)
 def test_long_blocks_train_and_positions_beyond_the_trained_length_are_defined(
-    make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter], changes: dict[str, Any], length: int
+    make_base: MakeBase,
+    make_config: MakeConfig,
+    scramble: Callable[..., Adapter],
+    changes: dict[str, Any],
+    length: int,
 ) -> None:
     base = make_base("gpt_neox")
     base.config.max_position_embeddings = 2 * length
@@ -136,5 +162,7 @@ def test_long_blocks_train_and_positions_beyond_the_trained_length_are_defined(
     assert torch.equal(adapter.position_bias(beyond), adapter.position_bias(last))
     if adapter.landmark is not None and adapter.config.has_buckets:
         weights = adapter.landmark.bucket_weights(beyond)  # type: ignore[operator]
-        torch.testing.assert_close(weights, adapter.landmark.bucket_weights(last), rtol=0, atol=0.05)  # type: ignore[operator]
+        torch.testing.assert_close(
+            weights, adapter.landmark.bucket_weights(last), rtol=0, atol=0.05
+        )  # type: ignore[operator]
         assert (weights.argmax(-1) == weights.shape[-1] - 1).all()

@@ -17,7 +17,18 @@ from hylorada.adapters.buckets import (
 )
 from hylorada.config import BoundaryInit, BucketSpacing
 
-SHAPES = [(2, 8), (3, 16), (4, 16), (5, 33), (8, 64), (16, 64), (32, 128), (32, 512), (64, 1024), (31, 777)]
+SHAPES = [
+    (2, 8),
+    (3, 16),
+    (4, 16),
+    (5, 33),
+    (8, 64),
+    (16, 64),
+    (32, 128),
+    (32, 512),
+    (64, 1024),
+    (31, 777),
+]
 
 
 def _t5_bucket(position: int, num_buckets: int, max_positions: int) -> int:
@@ -32,7 +43,9 @@ def _t5_bucket(position: int, num_buckets: int, max_positions: int) -> int:
     return half + j
 
 
-def _buckets(num_buckets: int, max_positions: int, spacing: BucketSpacing, positions: torch.Tensor) -> list[int]:
+def _buckets(
+    num_buckets: int, max_positions: int, spacing: BucketSpacing, positions: torch.Tensor
+) -> list[int]:
     edges = torch.tensor(fixed_edges(num_buckets, max_positions, spacing))
     return hard_bucket(positions, edges).tolist()
 
@@ -56,7 +69,12 @@ def test_linear_edges_are_equal_widths(num_buckets: int, max_positions: int) -> 
 @pytest.mark.parametrize("spacing", get_args(BucketSpacing))
 def test_every_bucket_is_used_from_four_positions_a_bucket(spacing: BucketSpacing) -> None:
     for num_buckets in range(2, 65):
-        for max_positions in (4 * num_buckets, 4 * num_buckets + 1, 5 * num_buckets, 37 * num_buckets):
+        for max_positions in (
+            4 * num_buckets,
+            4 * num_buckets + 1,
+            5 * num_buckets,
+            37 * num_buckets,
+        ):
             found = _buckets(num_buckets, max_positions, spacing, torch.arange(max_positions))
             assert set(found) == set(range(num_buckets)), (num_buckets, max_positions)
 
@@ -75,19 +93,25 @@ def test_soft_weights_are_shares(temperature: float, dtype: torch.dtype) -> None
     boundaries = torch.rand(31, generator=_generator(), dtype=dtype)
     weights = soft_bucket_weights(torch.arange(600), boundaries, temperature, 512)
     assert weights.shape == (600, 32)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(600, dtype=dtype), rtol=0, atol=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        weights.sum(-1), torch.ones(600, dtype=dtype), rtol=0, atol=4 * torch.finfo(dtype).eps
+    )
     assert weights.min() >= 0
 
 
 def test_soft_weights_follow_the_formula() -> None:
     boundaries, temperature = [0.2, 0.5, 0.9], 0.1
-    found = soft_bucket_weights(torch.tensor([3, 8]), torch.tensor(boundaries, dtype=torch.float64), temperature, 10)
+    found = soft_bucket_weights(
+        torch.tensor([3, 8]), torch.tensor(boundaries, dtype=torch.float64), temperature, 10
+    )
     for row, u in zip(found.tolist(), (0.3, 0.8), strict=True):
         s = [1 / (1 + math.exp(-(u - b) / temperature)) for b in boundaries]
         assert row == pytest.approx([1 - s[0], s[0] - s[1], s[1] - s[2], s[2]], abs=1e-14)
 
 
-@pytest.mark.parametrize(("init", "spacing"), [("log", "log"), ("fixed", "log"), ("uniform", "linear")])
+@pytest.mark.parametrize(
+    ("init", "spacing"), [("log", "log"), ("fixed", "log"), ("uniform", "linear")]
+)
 @pytest.mark.parametrize(("num_buckets", "max_positions"), SHAPES)
 def test_soft_buckets_tend_to_the_hard_ones(
     init: BoundaryInit, spacing: BucketSpacing, num_buckets: int, max_positions: int
@@ -96,7 +120,9 @@ def test_soft_buckets_tend_to_the_hard_ones(
     boundaries = initial_boundaries(init, num_buckets, max_positions, _generator(), torch.float32)
     weights = soft_bucket_weights(positions, boundaries, 1e-6, max_positions)
     hard = torch.tensor(_buckets(num_buckets, max_positions, spacing, positions))
-    torch.testing.assert_close(weights, torch.nn.functional.one_hot(hard, num_buckets).float(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        weights, torch.nn.functional.one_hot(hard, num_buckets).float(), rtol=0, atol=1e-6
+    )
 
 
 def test_order_of_the_boundaries_does_not_matter() -> None:
@@ -105,7 +131,9 @@ def test_order_of_the_boundaries_does_not_matter() -> None:
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
         shuffled = boundaries[order]
         weights = soft_bucket_weights(positions, shuffled, 0.05, 16)
-        assert torch.equal(weights, soft_bucket_weights(positions, torch.tensor([0.1, 0.4, 0.7]), 0.05, 16))
+        assert torch.equal(
+            weights, soft_bucket_weights(positions, torch.tensor([0.1, 0.4, 0.7]), 0.05, 16)
+        )
         assert torch.equal(boundary_gaps(shuffled), boundary_gaps(boundaries))
 
 
@@ -126,7 +154,9 @@ def test_penalty_is_spread_and_smallest_gap() -> None:
     assert smallest == pytest.approx(0.1)
     assert boundary_penalty(boundaries, 0.5, 0.0).item() == pytest.approx(-0.5 * spread)
     assert boundary_penalty(boundaries, 0.0, 2.0).item() == pytest.approx(-2.0 * smallest)
-    assert boundary_penalty(boundaries, 0.5, 2.0).item() == pytest.approx(-0.5 * spread - 2.0 * smallest)
+    assert boundary_penalty(boundaries, 0.5, 2.0).item() == pytest.approx(
+        -0.5 * spread - 2.0 * smallest
+    )
     assert boundary_penalty(boundaries, 0.0, 0.0).item() == 0.0
 
 
@@ -144,7 +174,9 @@ def test_random_boundaries_are_sorted_and_inside(seed: int) -> None:
     assert boundaries.tolist() == sorted(boundaries.tolist())
     assert len(set(boundaries.tolist())) == 31
     assert 0 <= boundaries[0] <= boundaries[-1] <= 1
-    assert not torch.equal(boundaries, initial_boundaries("random", 32, 512, _generator(seed + 1), torch.float32))
+    assert not torch.equal(
+        boundaries, initial_boundaries("random", 32, 512, _generator(seed + 1), torch.float32)
+    )
 
 
 def test_starting_boundaries_lie_between_positions() -> None:

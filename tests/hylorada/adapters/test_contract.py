@@ -55,7 +55,9 @@ def _bits(base: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in base.state_dict().items()}
 
 
-def _losses(pack: Pack, seats: dict[str, Seat], ids: Ids, steps: int = STEPS) -> dict[str, list[float]]:
+def _losses(
+    pack: Pack, seats: dict[str, Seat], ids: Ids, steps: int = STEPS
+) -> dict[str, list[float]]:
     rows = [train_step(pack, seats, ids) for _ in range(steps)]
     assert not any(isinstance(x, Diverged) for row in rows for x in row.values())
     return {name: [float(row[name]) for row in rows] for name in seats}  # type: ignore[arg-type]
@@ -63,17 +65,23 @@ def _losses(pack: Pack, seats: dict[str, Seat], ids: Ids, steps: int = STEPS) ->
 
 @every_design
 @every_family
-def test_untrained_adapter_is_the_base(make_base: MakeBase, make_config: MakeConfig, family: str, design: str) -> None:
+def test_untrained_adapter_is_the_base(
+    make_base: MakeBase, make_config: MakeConfig, family: str, design: str
+) -> None:
     base, ids = make_base(family, torch.float64), _ids()
     expected = base(ids).logits
     model = HyLoRADAModel(base, make_config(**DESIGNS[design])).eval()
-    tolerance = 1e-12 if model.active_peft_config.use_dora else 0  # norms are rounded; a sum with zeros is not
+    tolerance = (
+        1e-12 if model.active_peft_config.use_dora else 0
+    )  # norms are rounded; a sum with zeros is not
     torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=tolerance)
 
 
 @every_design
 @every_architecture
-def test_disabled_adapter_is_the_base(make_model: MakeModel, make_base: MakeBase, family: str, design: str) -> None:
+def test_disabled_adapter_is_the_base(
+    make_model: MakeModel, make_base: MakeBase, family: str, design: str
+) -> None:
     model, ids = make_model(family, **DESIGNS[design]), _ids()
     adapted, plain = model(ids).logits, make_base(family, torch.float64)(ids).logits
     with model.disable_adapter():
@@ -84,9 +92,13 @@ def test_disabled_adapter_is_the_base(make_model: MakeModel, make_base: MakeBase
 
 @every_design
 @every_family
-def test_no_logit_depends_on_later_tokens_or_other_rows(make_model: MakeModel, family: str, design: str) -> None:
+def test_no_logit_depends_on_later_tokens_or_other_rows(
+    make_model: MakeModel, family: str, design: str
+) -> None:
     model, ids = make_model(family, **DESIGNS[design]), _ids(1).expand(15, -1)
-    later = torch.arange(16) >= torch.arange(1, 16)[:, None]  # each row is changed from another token on
+    later = (
+        torch.arange(16) >= torch.arange(1, 16)[:, None]
+    )  # each row is changed from another token on
     changed = torch.where(later, (ids + 1) % 50, ids)
     moved = (model(changed).logits - model(ids).logits).abs().amax(-1)
     assert moved[~later].max() <= 1e-12
@@ -114,9 +126,16 @@ def test_mixed_pack_trains_every_seat_as_alone_and_leaves_the_base(
     together = _losses(pack, seats, token_blocks)
     for name, config in configs.items():
         alone = {name: _seat(base, config, token_blocks)}
-        assert together[name] == pytest.approx(_losses(pack, alone, token_blocks)[name], rel=0, abs=1e-10)
+        assert together[name] == pytest.approx(
+            _losses(pack, alone, token_blocks)[name], rel=0, abs=1e-10
+        )
         untrained = Adapter(base, config, seed=7).parameters()
-        trained = zip(seats[name].adapter.parameters(), alone[name].adapter.parameters(), untrained, strict=True)
+        trained = zip(
+            seats[name].adapter.parameters(),
+            alone[name].adapter.parameters(),
+            untrained,
+            strict=True,
+        )
         for found, expected, start in trained:
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
             assert not torch.equal(found, start)
@@ -140,7 +159,9 @@ def test_checkpoint_goes_on_bit_for_bit(
 
 @every_design
 @every_architecture
-def test_two_evaluations_are_equal_bit_for_bit(make_model: MakeModel, family: str, design: str) -> None:
+def test_two_evaluations_are_equal_bit_for_bit(
+    make_model: MakeModel, family: str, design: str
+) -> None:
     model, ids = make_model(family, torch.float32, lora_dropout=0.5, **DESIGNS[design]), _ids()
     first = model(ids).logits
     model.train()
@@ -150,21 +171,34 @@ def test_two_evaluations_are_equal_bit_for_bit(make_model: MakeModel, family: st
 
 @every_design
 @every_family
-def test_cache_and_left_pads_change_no_token(make_model: MakeModel, family: str, design: str) -> None:
+def test_cache_and_left_pads_change_no_token(
+    make_model: MakeModel, family: str, design: str
+) -> None:
     model, ids = make_model(family, **DESIGNS[design]), _ids(2, 8)
     mask = torch.tensor([[1] * 8, [0] * 5 + [1] * 3])
-    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    found = model.generate(ids, attention_mask=mask, **options, output_logits=True, return_dict_in_generate=True)
+    options: dict[str, Any] = {
+        "max_new_tokens": 4,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "eos_token_id": None,
+    }
+    found = model.generate(
+        ids, attention_mask=mask, **options, output_logits=True, return_dict_in_generate=True
+    )
     for row, pads in enumerate([0, 5]):
         whole = model(found.sequences[row : row + 1, pads:], use_cache=False).logits[0, -5:-1]
         assert found.sequences[row, 8:].tolist() == whole.argmax(-1).tolist()
         # generate() returns them in fp32
-        torch.testing.assert_close(torch.stack(found.logits, 1)[row], whole.float(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            torch.stack(found.logits, 1)[row], whole.float(), rtol=1e-6, atol=1e-6
+        )
 
 
 @every_design
 @every_architecture
-def test_gradient_checkpointing_changes_no_gradient(make_model: MakeModel, family: str, design: str) -> None:
+def test_gradient_checkpointing_changes_no_gradient(
+    make_model: MakeModel, family: str, design: str
+) -> None:
     model, ids, gradients = make_model(family, **DESIGNS[design]).train(), _ids(), []
     for enable in (False, True):
         if enable:
@@ -178,19 +212,27 @@ def test_gradient_checkpointing_changes_no_gradient(make_model: MakeModel, famil
 
 @every_design
 @every_architecture
-def test_merged_lora_part_equals_the_unmerged(make_model: MakeModel, family: str, design: str) -> None:
+def test_merged_lora_part_equals_the_unmerged(
+    make_model: MakeModel, family: str, design: str
+) -> None:
     model, ids = make_model(family, **{**DESIGNS[design], "position_bias": False}), _ids()
     before, logits = _bits(model.base), model(ids).logits
     model.merge()
     torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-10)
     model.unmerge()
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.base.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in model.base.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(
     ("family", "design"),
     # all other designs have the LoRA part of one of these; that they save it alone is seen on any one family
-    [(f, d) for d in DESIGNS for f in (FAMILIES if d in ("LoRA", "rsLoRA", "DoRA") else FAMILIES[:1])],
+    [
+        (f, d)
+        for d in DESIGNS
+        for f in (FAMILIES if d in ("LoRA", "rsLoRA", "DoRA") else FAMILIES[:1])
+    ],
 )
 def test_stock_peft_computes_the_lora_part(
     make_model: MakeModel, make_base: MakeBase, tmp_path: Path, family: str, design: str
@@ -198,7 +240,11 @@ def test_stock_peft_computes_the_lora_part(
     model, ids = make_model(family, **DESIGNS[design]), _ids()
     model.save_pretrained(tmp_path)
     model.adapter.landmark = model.adapter.position_bias = None
-    stock = PeftModel.from_pretrained(make_base(family, torch.float64), tmp_path).to(torch.float64).eval()
+    stock = (
+        PeftModel.from_pretrained(make_base(family, torch.float64), tmp_path)
+        .to(torch.float64)
+        .eval()
+    )
     torch.testing.assert_close(stock(input_ids=ids).logits, model(ids).logits, rtol=0, atol=1e-10)
 
 
@@ -244,7 +290,11 @@ for family, places in groupby(json.load(open(f"{folder}/places.json")), lambda p
         print(place)
 """
     run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [place for _, place in places]

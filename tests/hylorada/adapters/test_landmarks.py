@@ -28,12 +28,19 @@ LENGTH = 16
 
 
 def _fixed(dtype: torch.dtype = torch.float64) -> PositionAdaptiveLandmark:
-    return PositionAdaptiveLandmark(hidden_size=6, num_landmarks=3, num_buckets=4, max_positions=LENGTH, dtype=dtype)
+    return PositionAdaptiveLandmark(
+        hidden_size=6, num_landmarks=3, num_buckets=4, max_positions=LENGTH, dtype=dtype
+    )
 
 
 def _learnable(dtype: torch.dtype = torch.float64) -> LearnableBucketLandmark:
     return LearnableBucketLandmark(
-        hidden_size=6, num_landmarks=3, num_buckets=4, max_positions=LENGTH, temperature=0.05, dtype=dtype
+        hidden_size=6,
+        num_landmarks=3,
+        num_buckets=4,
+        max_positions=LENGTH,
+        temperature=0.05,
+        dtype=dtype,
     )
 
 
@@ -53,21 +60,29 @@ def _trained(landmark: PositionLandmark) -> PositionLandmark:
 def _bucket_shares(landmark: PositionLandmark, position: int) -> list[float]:
     if isinstance(landmark, LearnableBucketLandmark):
         u = position / LENGTH
-        s = [1 / (1 + math.exp(-(u - b) / landmark.temperature)) for b in sorted(landmark.boundaries.tolist())]
+        s = [
+            1 / (1 + math.exp(-(u - b) / landmark.temperature))
+            for b in sorted(landmark.boundaries.tolist())
+        ]
         return [a - b for a, b in zip([1.0, *s], [*s, 0.0], strict=True)]
     bucket = sum(position >= e for e in fixed_edges(4, LENGTH, "log"))
     return [float(i == bucket) for i in range(4)]
 
 
-def _reference(landmark: PositionLandmark, hidden: torch.Tensor, positions: list[int]) -> npt.NDArray[np.float64]:
+def _reference(
+    landmark: PositionLandmark, hidden: torch.Tensor, positions: list[int]
+) -> npt.NDArray[np.float64]:
     marks, gates, content = (
-        t.detach().numpy() for t in (landmark.landmarks, landmark.position_gates, landmark.content_gate)
+        t.detach().numpy()
+        for t in (landmark.landmarks, landmark.position_gates, landmark.content_gate)
     )
     out: npt.NDArray[Any] = hidden.numpy().copy()
     for row in range(out.shape[0]):
         for t, position in enumerate(positions):
             shares = np.array(_bucket_shares(landmark, position))
-            gate = np.array([shares @ gates[:, k] + content[k] @ hidden[row, t].numpy() for k in range(3)])
+            gate = np.array(
+                [shares @ gates[:, k] + content[k] @ hidden[row, t].numpy() for k in range(3)]
+            )
             weights = np.exp(gate) / np.exp(gate).sum()
             out[row, t] += landmark.scale.item() * sum(weights[k] * marks[k] for k in range(3))
     return out
@@ -81,7 +96,9 @@ def test_parameter_counts_are_the_published_ones_plus_the_scale(
     num_landmarks: int, num_buckets: int, learnable: bool, expected: int
 ) -> None:
     kind = LearnableBucketLandmark if learnable else PositionAdaptiveLandmark
-    landmark = kind(hidden_size=768, num_landmarks=num_landmarks, num_buckets=num_buckets, max_positions=512)
+    landmark = kind(
+        hidden_size=768, num_landmarks=num_landmarks, num_buckets=num_buckets, max_positions=512
+    )
     assert count_landmark_params(landmark) == expected
     assert count_landmark_params(nn.Sequential(nn.Linear(2, 2), landmark)) == expected
 
@@ -91,8 +108,14 @@ def test_parameter_counts_are_the_published_ones_plus_the_scale(
     [
         (LandmarkLoRA(hidden_size=768, num_landmarks=4), 6_145),
         (PerLayerLandmark(num_layers=12, hidden_size=768, num_landmarks=2), 36_876),
-        (PerLayerLandmark(num_layers=12, hidden_size=768, num_landmarks=2, share_landmarks=True), 36_876 - 11 * 1536),
-        (AttentionIntegratedLandmark(num_layers=12, num_heads=12, head_dim=64, num_landmarks=4), 73_740),
+        (
+            PerLayerLandmark(num_layers=12, hidden_size=768, num_landmarks=2, share_landmarks=True),
+            36_876 - 11 * 1536,
+        ),
+        (
+            AttentionIntegratedLandmark(num_layers=12, num_heads=12, head_dim=64, num_landmarks=4),
+            73_740,
+        ),
     ],
 )
 def test_parameter_counts_of_the_other_designs(landmark: nn.Module, expected: int) -> None:
@@ -111,7 +134,9 @@ def test_parameter_counts_of_the_other_designs(landmark: nn.Module, expected: in
     ],
 )
 def test_parameter_counts_on_gpt2s_shape(changes: dict[str, Any], expected: int) -> None:
-    landmark = build_landmark(HyLoRADAConfig(max_positions=512, **changes), GPT2Config(), seed=0, dtype=torch.float32)
+    landmark = build_landmark(
+        HyLoRADAConfig(max_positions=512, **changes), GPT2Config(), seed=0, dtype=torch.float32
+    )
     assert landmark is not None
     assert count_landmark_params(landmark) == expected
 
@@ -134,7 +159,10 @@ def test_global_landmarks_equal_a_loop(noncausal: bool) -> None:
         _random(2, 5, 6),
     )
     _scrambled(landmark)
-    h, (marks, gate) = hidden.numpy(), (p.detach().numpy() for p in (landmark.landmarks, landmark.content_gate))
+    h, (marks, gate) = (
+        hidden.numpy(),
+        (p.detach().numpy() for p in (landmark.landmarks, landmark.content_gate)),
+    )
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
     found = landmark(hidden, torch.from_numpy(mask)).detach().numpy()
     for row in range(2):
@@ -149,30 +177,44 @@ def test_global_landmarks_equal_a_loop(noncausal: bool) -> None:
 @pytest.mark.parametrize("noncausal", [False, True])
 def test_landmarks_of_a_layer_equal_a_loop(noncausal: bool, shared: bool) -> None:
     landmark = PerLayerLandmark(
-        num_layers=2, hidden_size=6, num_landmarks=3, share_landmarks=shared, noncausal=noncausal, dtype=torch.float64
+        num_layers=2,
+        hidden_size=6,
+        num_landmarks=3,
+        share_landmarks=shared,
+        noncausal=noncausal,
+        dtype=torch.float64,
     )
     _scrambled(landmark)
     output, mask = _random(2, 5, 6), np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
     m = output.numpy()
     for layer in range(2):
-        bank, gate = landmark.landmarks[0 if shared else layer].detach().numpy(), landmark.gates[layer].detach().numpy()
+        bank, gate = (
+            landmark.landmarks[0 if shared else layer].detach().numpy(),
+            landmark.gates[layer].detach().numpy(),
+        )
         found = landmark(output, layer, torch.from_numpy(mask)).detach().numpy()
         for row in range(2):
             for t in range(5):
                 read = [s for s in range(5 if noncausal else t + 1) if mask[row, s]]
                 largest = m[row, read].max(0) if read else np.zeros(6)
-                expected = m[row, t] + landmark.scale[layer].item() * _softmax(gate @ largest) @ bank
+                expected = (
+                    m[row, t] + landmark.scale[layer].item() * _softmax(gate @ largest) @ bank
+                )
                 np.testing.assert_allclose(found[row, t], expected, rtol=0, atol=1e-12)
 
 
 def test_landmarks_of_attention_heads_equal_a_loop() -> None:
-    landmark = AttentionIntegratedLandmark(num_layers=2, num_heads=2, head_dim=6, num_landmarks=3, dtype=torch.float64)
+    landmark = AttentionIntegratedLandmark(
+        num_layers=2, num_heads=2, head_dim=6, num_landmarks=3, dtype=torch.float64
+    )
     _scrambled(landmark)
     query = _random(2, 4, 5, 6)  # 4 query heads on 2 key/value heads
     for layer in range(2):
         found = landmark(query, layer).detach().numpy()
         for row, head, t in itertools.product(range(2), range(4), range(5)):
-            keys, values = (x[layer, head // 2].detach().numpy() for x in (landmark.keys, landmark.values))
+            keys, values = (
+                x[layer, head // 2].detach().numpy() for x in (landmark.keys, landmark.values)
+            )
             weights = _softmax(keys @ query[row, head, t].numpy() / math.sqrt(6))
             expected = landmark.scale[layer].item() * weights @ values
             np.testing.assert_allclose(found[row, head, t], expected, rtol=0, atol=1e-12)
@@ -183,7 +225,9 @@ def test_forward_equals_a_loop_over_positions(make: Callable[..., PositionLandma
     landmark, hidden = _trained(make()), _random(2, 5, 6)
     positions = [0, 1, 3, 9, 15]
     found = landmark(hidden, torch.tensor([positions]))
-    np.testing.assert_allclose(found.detach().numpy(), _reference(landmark, hidden, positions), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        found.detach().numpy(), _reference(landmark, hidden, positions), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
@@ -229,17 +273,29 @@ def test_gates_depend_on_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("make", [_fixed, _learnable])
-def test_position_gates_are_those_of_a_content_without_a_say(make: Callable[[], PositionLandmark]) -> None:
+def test_position_gates_are_those_of_a_content_without_a_say(
+    make: Callable[[], PositionLandmark],
+) -> None:
     landmark = _trained(make())
     bucketing: Any = "learnable" if isinstance(landmark, LearnableBucketLandmark) else "fixed"
     config = HyLoRADAConfig(
-        num_landmarks=3, num_buckets=4, max_positions=LENGTH, landmark_bucketing=bucketing, temperature=0.05
+        num_landmarks=3,
+        num_buckets=4,
+        max_positions=LENGTH,
+        landmark_bucketing=bucketing,
+        temperature=0.05,
     )
-    weights, buckets = position_gates(config, {f"landmark.{n}": p for n, p in landmark.named_parameters()})
+    weights, buckets = position_gates(
+        config, {f"landmark.{n}": p for n, p in landmark.named_parameters()}
+    )
     shares = np.array([_bucket_shares(landmark, p) for p in range(LENGTH)])
     logits = np.exp(shares @ landmark.position_gates.detach().numpy())
-    np.testing.assert_allclose(weights.numpy(), logits / logits.sum(axis=1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(
+        weights.numpy(), logits / logits.sum(axis=1, keepdims=True), rtol=1e-12
+    )
     assert buckets.tolist() == shares.argmax(axis=1).tolist()
-    hidden = torch.zeros(1, LENGTH, 6, dtype=torch.float64)  # which the content's part of the gate makes nothing of
+    hidden = torch.zeros(
+        1, LENGTH, 6, dtype=torch.float64
+    )  # which the content's part of the gate makes nothing of
     mixed = landmark(hidden, torch.arange(LENGTH)[None])[0]
     torch.testing.assert_close(mixed, 0.7 * weights @ landmark.landmarks.detach())

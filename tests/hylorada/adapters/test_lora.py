@@ -54,7 +54,9 @@ def _ours_and_stock(
         magnitude = ours.adapter.magnitude_at(path)
         if magnitude is not None:
             parameter = named[f"base_model.model.{path}.lora_magnitude_vector.default.weight"]
-            torch.testing.assert_close(parameter.data, initial_magnitude(base.get_submodule(path), base.dtype))
+            torch.testing.assert_close(
+                parameter.data, initial_magnitude(base.get_submodule(path), base.dtype)
+            )
             parameter.data.copy_(magnitude)
             factors[f"magnitudes.{path.replace('.', '/')}"] = parameter
     assert factors.keys() == {n for n, _ in ours.adapter.named_parameters()}
@@ -69,7 +71,9 @@ DEFAULT_TARGETS = {
 }
 
 
-@pytest.mark.parametrize("kind", [{}, {"use_rslora": False}, {"use_dora": True}], ids=["rsLoRA", "LoRA", "DoRA"])
+@pytest.mark.parametrize(
+    "kind", [{}, {"use_rslora": False}, {"use_dora": True}], ids=["rsLoRA", "LoRA", "DoRA"]
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_and_training_equal_stock_peft(
@@ -82,7 +86,9 @@ def test_forward_and_training_equal_stock_peft(
     kind: dict[str, Any],
 ) -> None:
     config, targets = make_config(**BARE, **kind), DEFAULT_TARGETS[family]
-    ours, stock, factors = _ours_and_stock(make_base(family, dtype), make_base(family, dtype), config, targets)
+    ours, stock, factors = _ours_and_stock(
+        make_base(family, dtype), make_base(family, dtype), config, targets
+    )
     pairs = [(ours, ours.adapter.parameters()), (stock, factors.values())]
     optimizers = [torch.optim.AdamW(parameters, lr=1e-3) for _, parameters in pairs]
     for step in range(20):
@@ -91,20 +97,28 @@ def test_forward_and_training_equal_stock_peft(
         for (model, _), optimizer in zip(pairs, optimizers, strict=True):
             optimizer.zero_grad()
             # not the model's built-in loss, which is fp32 on an fp64 base
-            loss = F.cross_entropy(model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+            loss = F.cross_entropy(
+                model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+            )
             loss.backward()
             losses.append(loss.item())
         assert losses[0] == pytest.approx(losses[1], abs=tolerance)
         for name, parameter in ours.adapter.named_parameters():
-            close = tolerance * (3 if family == "gpt_neox" else 1)  # whose activations here are the largest
-            torch.testing.assert_close(parameter.grad, factors[name].grad, rtol=10 * tolerance, atol=close)
+            close = tolerance * (
+                3 if family == "gpt_neox" else 1
+            )  # whose activations here are the largest
+            torch.testing.assert_close(
+                parameter.grad, factors[name].grad, rtol=10 * tolerance, atol=close
+            )
         for optimizer in optimizers:
             optimizer.step()
 
 
 @pytest.mark.parametrize("use_dora", [False, True])
 def test_feed_forward_targets_equal_stock_peft(
-    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig], use_dora: bool
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    use_dora: bool,
 ) -> None:
     targets = ["mlp.c_proj", "c_fc", "c_attn"]
     config = make_config(**BARE, target_modules=tuple(targets), use_dora=use_dora)
@@ -122,7 +136,9 @@ def test_scaling_follows_the_rule(use_rslora: bool, scaling: float) -> None:
 def test_norms_of_the_updated_weight_equal_those_of_its_sum() -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = {"weight": (7, 5), "a": (3, 2, 5), "b": (3, 7, 2)}
-    weight, a, b = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes.values())
+    weight, a, b = (
+        torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes.values()
+    )
     scaling = torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64)
     expected = torch.linalg.vector_norm(weight + scaling[:, None, None] * (b @ a), dim=2)
     torch.testing.assert_close(updated_norms(weight, a, b, scaling), expected)
@@ -137,10 +153,14 @@ def test_small_magnitudes_survive_a_bf16_base(
     magnitude = model.adapter.magnitude_at(path)
     assert magnitude is not None
     magnitude.data *= 1.001
-    update = _Pass([model.adapter], torch.arange(4)[None], 1, Tokens(), model.base).slots()[path].update
+    update = (
+        _Pass([model.adapter], torch.arange(4)[None], 1, Tokens(), model.base).slots()[path].update
+    )
     assert update is not None
     assert update.excess is not None
-    torch.testing.assert_close(update.excess.float(), torch.full_like(update.excess, 1e-3).float(), rtol=0.01, atol=0)
+    torch.testing.assert_close(
+        update.excess.float(), torch.full_like(update.excess, 1e-3).float(), rtol=0.01, atol=0
+    )
 
 
 def test_factors_start_orthonormal_and_zero() -> None:
@@ -156,7 +176,11 @@ def test_arms_with_one_seed_start_from_the_same_factors(
     make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig]
 ) -> None:
     base = make_base()
-    arms = [make_config(), make_config(landmark_bucketing="learnable"), make_config(**BARE | {"r": 2})]
+    arms = [
+        make_config(),
+        make_config(landmark_bucketing="learnable"),
+        make_config(**BARE | {"r": 2}),
+    ]
     first, *others = [dict(Adapter(base, c, seed=5).lora.named_parameters()) for c in arms]
     for other in others:
         assert all(torch.equal(first[n], p) for n, p in other.items())
@@ -180,12 +204,16 @@ def test_position_bias_factors_follow_the_formula() -> None:
 
 
 def test_position_bias_starts_at_one() -> None:
-    assert torch.equal(PositionBias(2, max_positions=512)(torch.arange(600)[None]), torch.ones(2, 1, 600))
+    assert torch.equal(
+        PositionBias(2, max_positions=512)(torch.arange(600)[None]), torch.ones(2, 1, 600)
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_position_bias_scales_each_layers_update(
-    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig], family: str
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    family: str,
 ) -> None:
     """With a constant bias the factor is one number a layer, so it can be folded into B."""
     base = make_base(family, torch.float64)

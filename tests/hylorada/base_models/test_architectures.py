@@ -22,9 +22,17 @@ MakeBase = Callable[..., PreTrainedModel]
 @pytest.mark.parametrize(
     ("family", "names", "target"),
     [
-        ("llama", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], Target(16, 8, 1)),
+        (
+            "llama",
+            ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+            Target(16, 8, 1),
+        ),
         ("gpt2", ["c_attn", "c_proj", "c_fc", "c_proj"], Target(16, 48, 1)),
-        ("gpt_neox", ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"], Target(16, 48, 1)),
+        (
+            "gpt_neox",
+            ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+            Target(16, 48, 1),
+        ),
     ],
 )
 def test_linear_modules_are_those_of_the_layers(
@@ -32,15 +40,27 @@ def test_linear_modules_are_those_of_the_layers(
 ) -> None:
     found = linear_modules(make_base(family))
     assert sorted(path.rsplit(".", 1)[-1] for path in found) == sorted(names * 2)
-    first = {"llama": "self_attn.k_proj", "gpt2": "attn.c_attn", "gpt_neox": "attention.query_key_value"}[family]
+    first = {
+        "llama": "self_attn.k_proj",
+        "gpt2": "attn.c_attn",
+        "gpt_neox": "attention.query_key_value",
+    }[family]
     assert found[f"{architecture_of(family).layers}.1.{first}"] == target
 
 
 @pytest.mark.parametrize(
     ("family", "names", "count"),
-    [("llama", None, 8), ("gpt2", None, 4), ("gpt_neox", None, 4), ("gpt2", ("c_proj",), 4), ("llama", ("q_proj",), 2)],
+    [
+        ("llama", None, 8),
+        ("gpt2", None, 4),
+        ("gpt_neox", None, 4),
+        ("gpt2", ("c_proj",), 4),
+        ("llama", ("q_proj",), 2),
+    ],
 )
-def test_targets_match_by_suffix(make_base: MakeBase, family: str, names: tuple[str, ...] | None, count: int) -> None:
+def test_targets_match_by_suffix(
+    make_base: MakeBase, family: str, names: tuple[str, ...] | None, count: int
+) -> None:
     assert len(select_targets(make_base(family), names)) == count
 
 
@@ -57,7 +77,9 @@ def test_misspelt_target_is_refused_beside_a_good_one(make_base: MakeBase) -> No
     assert len(caught.value.problems) == 2
 
 
-def test_targets_never_match_our_own_modules(make_base: MakeBase, make_config: Callable[..., HyLoRADAConfig]) -> None:
+def test_targets_never_match_our_own_modules(
+    make_base: MakeBase, make_config: Callable[..., HyLoRADAConfig]
+) -> None:
     base = make_base()
     Adapter(base, make_config(), seed=0)
     for name in ("lora_A", "bias", "landmark", "position_gates"):
@@ -67,9 +89,13 @@ def test_targets_never_match_our_own_modules(make_base: MakeBase, make_config: C
 
 def test_adapter_needs_the_block_length(make_base: MakeBase) -> None:
     for needed in (HyLoRADAConfig(position_bias=False), HyLoRADAConfig(landmarks=False)):
-        with pytest.raises(InputError, match="max_positions must be set to the trained block length"):
+        with pytest.raises(
+            InputError, match="max_positions must be set to the trained block length"
+        ):
             Adapter(make_base(), needed, seed=0)
-    Adapter(make_base(), HyLoRADAConfig(landmarks=False, position_bias=False), seed=0)  # nothing depends on it
+    Adapter(
+        make_base(), HyLoRADAConfig(landmarks=False, position_bias=False), seed=0
+    )  # nothing depends on it
 
 
 @pytest.mark.parametrize("family", sorted({"llama", "gpt2", "gpt_neox"} & ARCHITECTURES.keys()))
@@ -84,5 +110,7 @@ def test_paths_exist_and_the_head_is_found(make_base: MakeBase, family: str) -> 
 
 
 def test_unknown_model_type_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="model type 'bert' is not supported; one of: gpt2, gpt_neox, llama"):
+    with pytest.raises(
+        InputError, match="model type 'bert' is not supported; one of: gpt2, gpt_neox, llama"
+    ):
         architecture_of("bert")

@@ -29,7 +29,9 @@ def _answers(model: object, name: str) -> bool:
 
 
 def _lora(family: str) -> peft.LoraConfig:
-    return peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=family == "gpt2")
+    return peft.LoraConfig(
+        task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=family == "gpt2"
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
@@ -38,13 +40,19 @@ def test_every_name_that_both_others_answer_is_answered_or_refused(
 ) -> None:
     model, base = make_model(family), make_base(family)
     stock = peft.get_peft_model(make_base(family), _lora(family))
-    names = {n for n in {*dir(base), *vars(base)} if not n.startswith("_")} - set(dir(nn.Module)) - set(base._modules)
+    names = (
+        {n for n in {*dir(base), *vars(base)} if not n.startswith("_")}
+        - set(dir(nn.Module))
+        - set(base._modules)
+    )
     shared = {name for name in names if _answers(stock, name)}
     assert len(shared) > 90
     assert sorted(name for name in shared - REFUSED.keys() if not _answers(model, name)) == []
     assert shared.isdisjoint(set(base._modules))
     assert sorted(REFUSED.keys() & {n for n in names if _answers(model, n)}) == []
-    assert sorted(DELEGATED - {"vocab_size", "warnings_issued"} - names) == []  # not of every version or family
+    assert (
+        sorted(DELEGATED - {"vocab_size", "warnings_issued"} - names) == []
+    )  # not of every version or family
 
 
 def test_refused_names_say_why(make_model: MakeModel) -> None:
@@ -112,12 +120,17 @@ def test_body_of_a_closed_model_is_refused(make_model: MakeModel) -> None:
 
 
 def test_training_on_the_body_is_refused_with_regularizers(make_model: MakeModel) -> None:
-    model, ids = make_model(landmark_bucketing="learnable", boundary_diversity=0.1), torch.ones(1, 3, dtype=torch.long)
+    model, ids = (
+        make_model(landmark_bucketing="learnable", boundary_diversity=0.1),
+        torch.ones(1, 3, dtype=torch.long),
+    )
     model.base_model(input_ids=ids)
     model.train()
     with torch.no_grad():
         model.base_model(input_ids=ids)
-    with pytest.raises(InputError, match=r"part of the model's own loss; .* and so does TRL's SFTTrainer"):
+    with pytest.raises(
+        InputError, match=r"part of the model's own loss; .* and so does TRL's SFTTrainer"
+    ):
         model.base_model(input_ids=ids)
 
 
@@ -152,7 +165,9 @@ def test_loaded_model_is_in_the_mode_of_pefts(
     assert peft.PeftModel(make_base(), stock.active_peft_config).training
 
 
-def test_optimizer_of_a_frozen_adapter_is_refused(make_model: MakeModel, make_base: MakeBase, tmp_path: Path) -> None:
+def test_optimizer_of_a_frozen_adapter_is_refused(
+    make_model: MakeModel, make_base: MakeBase, tmp_path: Path
+) -> None:
     from hylorada import TrainingConfig
 
     make_model(dtype=torch.float32).save_pretrained(tmp_path)
@@ -165,9 +180,14 @@ def test_base_may_be_named(tmp_path: Path, make_config: Callable[..., Any]) -> N
     from hylorada import load_base
 
     HyLoRADAModel(load_base("tiny"), make_config()).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "tiny"
+    assert (
+        json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == "tiny"
+    )
     model, ids = HyLoRADAModel.from_pretrained("tiny", tmp_path), torch.arange(9)[None]
-    assert torch.equal(model(ids).logits, load_base("tiny")(ids).logits)  # untrained, it changes nothing
+    assert torch.equal(
+        model(ids).logits, load_base("tiny")(ids).logits
+    )  # untrained, it changes nothing
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -185,7 +205,12 @@ class _Hub(BaseHTTPRequestHandler):
         }
         if "preupload" in self.path:
             files = json.loads(body)["files"]
-            answer |= {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
+            answer |= {
+                "files": [
+                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for f in files
+                ]
+            }
         elif "/commit/" in self.path:
             self.commits.extend(json.loads(line) for line in body.splitlines())
         self._answer(answer)

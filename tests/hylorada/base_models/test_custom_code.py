@@ -57,14 +57,24 @@ def _change(path: Path, **changes: Any) -> None:
 
 def _uses(folder: Path) -> list[Callable[[], object]]:
     name = str(folder)
-    return [lambda: inspect_base(name), lambda: load_base(name), lambda: target_problems(name, ["q_proj"])]
+    return [
+        lambda: inspect_base(name),
+        lambda: load_base(name),
+        lambda: target_problems(name, ["q_proj"]),
+    ]
 
 
-@pytest.mark.parametrize("model_type", ["planted", "mamba", None], ids=["own", "of transformers", "none"])
-def test_base_of_a_foreign_type_with_code_is_refused(planted: Path, trace: Path, model_type: str | None) -> None:
+@pytest.mark.parametrize(
+    "model_type", ["planted", "mamba", None], ids=["own", "of transformers", "none"]
+)
+def test_base_of_a_foreign_type_with_code_is_refused(
+    planted: Path, trace: Path, model_type: str | None
+) -> None:
     _change(planted / "config.json", auto_map=AUTO_MAP, model_type=model_type)
     for use in _uses(planted):
-        with pytest.raises(InputError, match=rf"its config.json names code of its own \(auto_map\); {NEVER}"):
+        with pytest.raises(
+            InputError, match=rf"its config.json names code of its own \(auto_map\); {NEVER}"
+        ):
             use()
     assert not trace.exists()
 
@@ -92,9 +102,14 @@ def test_model_folder_with_code_is_refused_by_the_command_line(
 def test_tokenizer_with_code_is_transformers_own_or_refused(planted: Path, trace: Path) -> None:
     path = planted / "tokenizer_config.json"
     _change(path, auto_map={"AutoTokenizer": [None, "planted.PlantedTokenizer"]})
-    assert load_tokenizer(str(planted))("one two").input_ids == load_tokenizer("tiny")("one two").input_ids
+    assert (
+        load_tokenizer(str(planted))("one two").input_ids
+        == load_tokenizer("tiny")("one two").input_ids
+    )
     _change(path, tokenizer_class="PlantedTokenizer")
-    with pytest.raises(InputError, match=rf"its tokenizer_config.json names code of its own \(auto_map\); {NEVER}"):
+    with pytest.raises(
+        InputError, match=rf"its tokenizer_config.json names code of its own \(auto_map\); {NEVER}"
+    ):
         load_tokenizer(str(planted))
     assert not trace.exists()
 
@@ -139,20 +154,27 @@ def test_base_with_a_kernel_of_the_hub_is_refused(planted: Path, field: str) -> 
     """transformers would fetch that repository's code and run it, whatever implementation is asked for."""
     _change(planted / "config.json", **{field: "nobody/planted"})
     for use in _uses(planted):
-        with pytest.raises(InputError, match=rf"its config.json names a kernel of the hub \({field}\); {NEVER}"):
+        with pytest.raises(
+            InputError, match=rf"its config.json names a kernel of the hub \({field}\); {NEVER}"
+        ):
             use()
     _change(planted / "config.json", **{field: "eager"})
     assert load_base(str(planted)).config._attn_implementation in ("sdpa", "eager")
 
 
-def test_loading_script_of_a_data_set_is_no_text(planted: Path, trace: Path, tmp_path: Path) -> None:
+def test_loading_script_of_a_data_set_is_no_text(
+    planted: Path, trace: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     shutil.copy(planted / "planted.py", data / "data.py")
     with pytest.raises(InputError, match="data': no files; supported: "):
         load_text(str(data))
     (data / "text.txt").write_text("one two three\n" * 50)
-    assert "".join("".join(texts) for texts in load_text(str(data)).splits.values()) == "one two three\n" * 50
+    assert (
+        "".join("".join(texts) for texts in load_text(str(data)).splits.values())
+        == "one two three\n" * 50
+    )
     assert not trace.exists()
 
 

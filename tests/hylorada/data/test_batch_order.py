@@ -24,11 +24,16 @@ def test_each_block_comes_once_an_epoch(num_blocks: int, batch_size: int) -> Non
 @pytest.mark.parametrize(("num_blocks", "batch_size"), SHAPES)
 def test_random_access_equals_the_sequence(num_blocks: int, batch_size: int) -> None:
     steps = np.random.default_rng(0).permutation(30)
-    sequence, scattered = BatchOrder(num_blocks, batch_size, seed=3), BatchOrder(num_blocks, batch_size, seed=3)
+    sequence, scattered = (
+        BatchOrder(num_blocks, batch_size, seed=3),
+        BatchOrder(num_blocks, batch_size, seed=3),
+    )
     expected = {step: sequence.indices(step) for step in range(30)}
     for step in steps:
         assert np.array_equal(scattered.indices(int(step)), expected[int(step)])
-        assert np.array_equal(BatchOrder(num_blocks, batch_size, seed=3).indices(int(step)), expected[int(step)])
+        assert np.array_equal(
+            BatchOrder(num_blocks, batch_size, seed=3).indices(int(step)), expected[int(step)]
+        )
 
 
 def test_order_depends_on_the_seed_and_the_epoch() -> None:

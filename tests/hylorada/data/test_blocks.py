@@ -32,7 +32,9 @@ def _byte_tokenizer(
     core = Tokenizer(BPE({piece: i for i, piece in enumerate(pieces)}, list(merges)))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
-    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos_token)
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=eos_token
+    )
     return tokenizer
 
 
@@ -58,16 +60,26 @@ def test_single_document_gets_no_end_token_and_reports_the_remainder() -> None:
         build_blocks(["abcd", "efgh"], _byte_tokenizer(eos_token=None), 4, split="train")
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_bytes_of_all_tokens_are_the_bytes_of_the_text(documents: list[str]) -> None:
     # With one token a byte and one character in front, the block's predicted tokens are exactly the documents.
     total = sum(len(document.encode()) for document in documents)
-    blocks = build_blocks(["#" + documents[0], *documents[1:]], TOKENIZER, total + len(documents), split="train")
+    blocks = build_blocks(
+        ["#" + documents[0], *documents[1:]], TOKENIZER, total + len(documents), split="train"
+    )
     assert blocks.num_bytes.tolist() == [total]
 
 
 def test_character_of_several_tokens_counts_once() -> None:
-    tokenizer = _byte_tokenizer(merges=(("Ġ", "ð"),))  # a space and the first byte of the emoji in one token
+    tokenizer = _byte_tokenizer(
+        merges=(("Ġ", "ð"),)
+    )  # a space and the first byte of the emoji in one token
     blocks = build_blocks(["ab 😀c"], tokenizer, 2, split="train")
     assert blocks.input_ids.shape == (3, 2)
     assert blocks.num_bytes.tolist() == [1, 0, 0]  # b; the emoji's second byte; its fourth
@@ -76,7 +88,9 @@ def test_character_of_several_tokens_counts_once() -> None:
 
 def test_fingerprint_is_of_tokens_and_block_size() -> None:
     blocks = build_blocks(["abcdefgh"], TOKENIZER, 4, split="train")
-    expected = hashlib.sha256(b"4\n" + np.array(TOKENIZER.encode("abcdefgh"), "<i4").tobytes()).hexdigest()[:16]
+    expected = hashlib.sha256(
+        b"4\n" + np.array(TOKENIZER.encode("abcdefgh"), "<i4").tobytes()
+    ).hexdigest()[:16]
     assert blocks.fingerprint == expected
     assert build_blocks(["abcdefgh"], TOKENIZER, 2, split="train").fingerprint != expected
 
@@ -85,7 +99,10 @@ def test_head_takes_the_first_blocks() -> None:
     blocks = build_blocks(["abcdefgh"], TOKENIZER, 2, split="train")
     assert blocks.head(None) is blocks
     assert blocks.head(2).input_ids.tolist() == blocks.input_ids[:2].tolist()
-    assert blocks.head(2).fingerprint == build_blocks(["abcd"], TOKENIZER, 2, split="train").fingerprint
+    assert (
+        blocks.head(2).fingerprint
+        == build_blocks(["abcd"], TOKENIZER, 2, split="train").fingerprint
+    )
     for wrong in (0, 5):
         with pytest.raises(InputError, match=f"`num_blocks` must be 1 to 4, got {wrong}"):
             blocks.head(wrong)
@@ -102,12 +119,16 @@ def test_block_belongs_to_the_document_it_begins_in() -> None:
 def test_after_takes_the_blocks_that_head_leaves_out() -> None:
     blocks = build_blocks(["abcdefgh"], TOKENIZER, 2, split="train")
     assert blocks.after(3).input_ids.tolist() == blocks.input_ids[3:].tolist()
-    assert blocks.after(3).fingerprint == build_blocks(["gh"], TOKENIZER, 2, split="train").fingerprint
+    assert (
+        blocks.after(3).fingerprint == build_blocks(["gh"], TOKENIZER, 2, split="train").fingerprint
+    )
     assert blocks.after(4).num_blocks == blocks.after(9).num_blocks == 0
 
 
 def test_less_than_a_block_is_refused() -> None:
-    message = "split 'validation': 700 tokens, block_size 1024 -> 0 blocks; lower block_size or add text"
+    message = (
+        "split 'validation': 700 tokens, block_size 1024 -> 0 blocks; lower block_size or add text"
+    )
     with pytest.raises(InputError, match=message):
         build_blocks(["x" * 700], TOKENIZER, 1024, split="validation")
     with pytest.raises(InputError, match="0 tokens, block_size 4 -> 0 blocks"):
@@ -122,35 +143,52 @@ def test_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
     for cache in (None, tmp_path, tmp_path):  # the last time from the cache
         message = r"split 'test': token id 257 \('iterable'\) is beyond the base's embedding table of 257 rows"
         with pytest.raises(InputError, match=message):
-            build_blocks(["an iterable"], tokenizer, 4, split="test", cache_dir=cache, num_embeddings=257)
+            build_blocks(
+                ["an iterable"], tokenizer, 4, split="test", cache_dir=cache, num_embeddings=257
+            )
     assert build_blocks(["an item"], tokenizer, 4, split="test", num_embeddings=257).num_blocks == 1
 
 
 def _equal(one: Blocks, other: Blocks) -> bool:
-    arrays = np.array_equal(one.input_ids, other.input_ids) and np.array_equal(one.num_bytes, other.num_bytes)
-    return arrays and (one.dropped_tokens, one.fingerprint) == (other.dropped_tokens, other.fingerprint)
+    arrays = np.array_equal(one.input_ids, other.input_ids) and np.array_equal(
+        one.num_bytes, other.num_bytes
+    )
+    return arrays and (one.dropped_tokens, one.fingerprint) == (
+        other.dropped_tokens,
+        other.fingerprint,
+    )
 
 
 def test_cache_returns_what_was_packed(tmp_path: Path) -> None:
     fresh = build_blocks(["abcdé", "fghij"], TOKENIZER, 4, split="train")
     for _ in range(2):
-        assert _equal(build_blocks(["abcdé", "fghij"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh)
+        assert _equal(
+            build_blocks(["abcdé", "fghij"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh
+        )
     assert len(list(tmp_path.glob("*.npz"))) == 1
     assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_cache_depends_on_tokenizer_text_and_block_size(tmp_path: Path) -> None:
     swapped = _byte_tokenizer(merges=(("a", "b"),)), _byte_tokenizer(merges=(("b", "c"),))
-    for tokenizer, text, size in [(swapped[0], "abcdef", 2), (swapped[1], "abcdef", 2), (swapped[0], "abcdeg", 2)]:
+    for tokenizer, text, size in [
+        (swapped[0], "abcdef", 2),
+        (swapped[1], "abcdef", 2),
+        (swapped[0], "abcdeg", 2),
+    ]:
         build_blocks([text], tokenizer, size, split="train", cache_dir=tmp_path)
     build_blocks(["abcdef"], swapped[0], 3, split="train", cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.npz"))) == 4
-    swapped[0](["abc", "d"], padding=False, truncation=True, max_length=2)  # a setting left behind changes no blocks
+    swapped[0](
+        ["abc", "d"], padding=False, truncation=True, max_length=2
+    )  # a setting left behind changes no blocks
     build_blocks(["abcdef"], swapped[0], 3, split="train", cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.npz"))) == 4
 
 
-def test_jobs_that_start_together_pack_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_start_together_pack_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed: list[Blocks] = []
 
     def slow_pack(*arguments: Any) -> Blocks:
@@ -160,7 +198,9 @@ def test_jobs_that_start_together_pack_once(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("hylorada.data.blocks._pack", slow_pack)
     with ThreadPoolExecutor(4) as pool:
-        build = partial(build_blocks, tokenizer=TOKENIZER, block_size=4, split="train", cache_dir=tmp_path)
+        build = partial(
+            build_blocks, tokenizer=TOKENIZER, block_size=4, split="train", cache_dir=tmp_path
+        )
         fingerprints = {blocks.fingerprint for blocks in pool.map(build, [["abcdefgh"]] * 4)}
     assert (len(packed), fingerprints) == (1, {packed[0].fingerprint})
 
@@ -168,12 +208,23 @@ def test_jobs_that_start_together_pack_once(tmp_path: Path, monkeypatch: pytest.
 def test_damaged_cache_is_rebuilt_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fresh = build_blocks(["abcdefgh"], TOKENIZER, 4, split="train", cache_dir=tmp_path)
     (path,) = tmp_path.glob("*.npz")
-    for damage in (b"", path.read_bytes()[:-40], path.read_bytes().replace(fresh.input_ids.tobytes(), bytes(32))):
+    for damage in (
+        b"",
+        path.read_bytes()[:-40],
+        path.read_bytes().replace(fresh.input_ids.tobytes(), bytes(32)),
+    ):
         path.write_bytes(damage)
         with caplog.at_level(logging.WARNING, logger="hylorada"):
-            assert _equal(build_blocks(["abcdefgh"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh)
-            assert _equal(build_blocks(["abcdefgh"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh)
-    assert [record.getMessage().endswith("are damaged; building them again") for record in caplog.records] == [True] * 3
+            assert _equal(
+                build_blocks(["abcdefgh"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh
+            )
+            assert _equal(
+                build_blocks(["abcdefgh"], TOKENIZER, 4, split="train", cache_dir=tmp_path), fresh
+            )
+    assert [
+        record.getMessage().endswith("are damaged; building them again")
+        for record in caplog.records
+    ] == [True] * 3
 
 
 def test_wikitext_in_smollm2_tokens() -> None:

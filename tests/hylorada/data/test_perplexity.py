@@ -63,7 +63,9 @@ def test_figures_follow_their_definitions() -> None:
     by_bin = [math.exp(token_nll[:, bins == i].mean()) for i in range(10)]
     assert found.ppl_bins == pytest.approx(by_bin)
     assert found.lim_ppl == pytest.approx(sum(by_bin) / 10)
-    assert found.ppl_middle == pytest.approx(math.exp(token_nll[:, (bins >= 3) & (bins <= 6)].mean()))
+    assert found.ppl_middle == pytest.approx(
+        math.exp(token_nll[:, (bins >= 3) & (bins <= 6)].mean())
+    )
 
 
 def test_loss_that_is_not_finite_shows_in_every_figure_without_a_warning() -> None:
@@ -85,7 +87,9 @@ def test_metrics_name_every_figure() -> None:
 
 
 def test_bins_without_targets_are_left_out_of_lim_ppl() -> None:
-    found = summarize(np.array([[1.0, 2.0, 3.0]]), num_bytes=4)  # targets 1, 2, 3 of 4: bins 2, 5, 7
+    found = summarize(
+        np.array([[1.0, 2.0, 3.0]]), num_bytes=4
+    )  # targets 1, 2, 3 of 4: bins 2, 5, 7
     assert [i for i, p in enumerate(found.ppl_bins) if not math.isnan(p)] == [2, 5, 7]
     assert found.lim_ppl == pytest.approx((math.e + math.e**2 + math.e**3) / 3)
     assert found.ppl_middle == pytest.approx(math.e**2)

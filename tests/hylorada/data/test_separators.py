@@ -36,7 +36,9 @@ def _table(folder: Path, rows: list[str | None]) -> Text:
     ],
     ids=["newlines", "blank", "both", "no blank"],
 )
-def test_rows_that_are_lines_make_the_text_of_the_file(tmp_path: Path, rows: list[str | None]) -> None:
+def test_rows_that_are_lines_make_the_text_of_the_file(
+    tmp_path: Path, rows: list[str | None]
+) -> None:
     text = _table(tmp_path, rows)
     whole = "".join(f"{row}".removesuffix("\n") + "\n" for row in rows)
     (tmp_path / "file.txt").write_text(whole)
@@ -63,10 +65,15 @@ def test_rows_that_are_documents_stay_so(tmp_path: Path, rows: list[str | None])
 
 def test_separator_can_be_set(tmp_path: Path) -> None:
     path = _write(tmp_path, ["abcd", "efgh", "", "ijkl"])
-    whole = {s: "".join(sum(load_text(path, document_separator=s).splits.values(), ())) for s in ("newline", "none")}
+    whole = {
+        s: "".join(sum(load_text(path, document_separator=s).splits.values(), ()))
+        for s in ("newline", "none")
+    }
     assert whole == {"newline": "abcd\nefgh\n\nijkl\n", "none": "abcdefghijkl"}
     assert load_text(path, document_separator="eos").splits["train"] == ("abcd", "efgh", "i")
-    with pytest.raises(InputError, match="document_separator 'eoss' is unknown; did you mean 'eos'"):
+    with pytest.raises(
+        InputError, match="document_separator 'eoss' is unknown; did you mean 'eos'"
+    ):
         load_text(path, document_separator="eoss")
 
 
@@ -75,7 +82,9 @@ def test_separator_is_part_of_the_cache_key(tmp_path: Path) -> None:
     for separator in ("eos", "newline", "none"):
         documents = load_text(path, document_separator=separator).splits["train"]
         cache = tmp_path / "cache"
-        found.append(build_blocks(documents, tokenizer, 8, split="train", cache_dir=cache).fingerprint)
+        found.append(
+            build_blocks(documents, tokenizer, 8, split="train", cache_dir=cache).fingerprint
+        )
     assert len(list((tmp_path / "cache").glob("*.npz"))) == len(set(found)) == 3
 
 
@@ -94,14 +103,23 @@ def test_chats_are_written_by_the_chat_template(tmp_path: Path) -> None:
     tokenizer = load_tokenizer("tiny")
     for name, messages in (("messages", chat), ("conversations", share)):
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps({"id": f"c-{i}", name: messages}) + "\n" for i in range(40)))
+        path.write_text(
+            "".join(json.dumps({"id": f"c-{i}", name: messages}) + "\n" for i in range(40))
+        )
         tokenizer.chat_template = None
-        with pytest.raises(InputError, match=f"column '{name}' holds chats, and the tokenizer of the base has no chat"):
+        with pytest.raises(
+            InputError,
+            match=f"column '{name}' holds chats, and the tokenizer of the base has no chat",
+        ):
             load_text(str(path), tokenizer=tokenizer)
-        tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+        tokenizer.chat_template = (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+        )
         text = load_text(str(path), tokenizer=tokenizer)
         assert (text.column, text.separator) == (name, "none")
         assert "".join(sum(text.splits.values(), ())) == "<user>Hello?\n<assistant>Yes.\n" * 40
         tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-        with pytest.raises(InputError, match="chat 1: the chat template refuses it: roles must alternate"):
+        with pytest.raises(
+            InputError, match="chat 1: the chat template refuses it: roles must alternate"
+        ):
             load_text(str(path), tokenizer=tokenizer)

@@ -31,14 +31,20 @@ def _fill(folder: Path, *names: str) -> Path:
 
 
 def _found(folder: Path) -> dict[str, list[str]]:
-    return {split: [str(p.relative_to(folder)) for p in files] for split, files in find_splits(folder).files.items()}
+    return {
+        split: [str(p.relative_to(folder)) for p in files]
+        for split, files in find_splits(folder).files.items()
+    }
 
 
 @pytest.mark.parametrize("names", _LAYOUTS, ids=lambda names: names[0])
 def test_splits_are_those_that_datasets_finds(tmp_path: Path, names: list[str]) -> None:
     _fill(tmp_path, *names)
     theirs = DataFilesDict.from_patterns(get_data_patterns(str(tmp_path)), base_path=str(tmp_path))
-    expected = {str(s): sorted(str(Path(f).relative_to(tmp_path)) for f in files) for s, files in theirs.items()}
+    expected = {
+        str(s): sorted(str(Path(f).relative_to(tmp_path)) for f in files)
+        for s, files in theirs.items()
+    }
     found = _found(tmp_path)
     assert {split or "train": files for split, files in found.items()} == expected
 
@@ -56,25 +62,46 @@ def test_test_split_is_never_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["train.txt", "notes.txt"], "'notes.txt' belongs to no split, while other files are named after train"),
-        (["train.txt", "tset.txt"], "'tset.txt' looks like the test split, but is not named so; the words are: train"),
+        (
+            ["train.txt", "notes.txt"],
+            "'notes.txt' belongs to no split, while other files are named after train",
+        ),
+        (
+            ["train.txt", "tset.txt"],
+            "'tset.txt' looks like the test split, but is not named so; the words are: train",
+        ),
         (["a.txt", "vaildation.txt"], "'vaildation.txt' looks like the validation split"),
         (["trainset.txt", "testset.txt"], "'testset.txt' looks like the test split"),
         (["mytrain.txt", "mytest.txt"], "'mytest.txt' looks like the test split"),
         (["train/test_1.txt"], r"'train/test_1.txt' is named after test and train; rename it"),
-        (["train.txt", "test.json"], r"'test.json' is named after 'test', but '.json' is not supported"),
-        (["train.txt", "test.zip"], r"'test.zip' is named after 'test', but '.zip' is not supported"),
-        (["train.txt", "eval.txt", "test.txt"], "'eval.txt' and 'test.txt' both name the test split"),
-        (["data/en-00000-of-00001.parquet", "data/fr-00000-of-00001.parquet"], "it has the splits 'en', 'fr'"),
+        (
+            ["train.txt", "test.json"],
+            r"'test.json' is named after 'test', but '.json' is not supported",
+        ),
+        (
+            ["train.txt", "test.zip"],
+            r"'test.zip' is named after 'test', but '.zip' is not supported",
+        ),
+        (
+            ["train.txt", "eval.txt", "test.txt"],
+            "'eval.txt' and 'test.txt' both name the test split",
+        ),
+        (
+            ["data/en-00000-of-00001.parquet", "data/fr-00000-of-00001.parquet"],
+            "it has the splits 'en', 'fr'",
+        ),
     ],
 )
-def test_names_that_leave_a_split_open_are_refused(tmp_path: Path, names: list[str], problem: str) -> None:
+def test_names_that_leave_a_split_open_are_refused(
+    tmp_path: Path, names: list[str], problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
         find_splits(_fill(tmp_path, *names))
 
 
 @pytest.mark.parametrize(
-    "name", ["text.txt", "latest.txt", "trainer.txt", "rain.txt", "eva.txt", "values.txt", "data.txt"]
+    "name",
+    ["text.txt", "latest.txt", "trainer.txt", "rain.txt", "eva.txt", "values.txt", "data.txt"],
 )
 def test_words_of_their_own_are_no_splits(tmp_path: Path, name: str) -> None:
     assert _found(_fill(tmp_path, name, "b.txt")) == {"": sorted([name, "b.txt"])}
@@ -87,7 +114,10 @@ def test_links_are_followed_but_no_file_is_in_two_splits(tmp_path: Path) -> None
     _fill(tmp_path / "data", "test.txt")
     assert _found(tmp_path / "data") == {"test": ["test.txt"], "train": ["train/a.txt"]}
     (tmp_path / "data" / "dev.txt").symlink_to(tmp_path / "data" / "test.txt")
-    with pytest.raises(InputError, match=r"'dev.txt' and 'test.txt' are the same file, of splits validation and test"):
+    with pytest.raises(
+        InputError,
+        match=r"'dev.txt' and 'test.txt' are the same file, of splits validation and test",
+    ):
         find_splits(tmp_path / "data")
 
 
@@ -97,7 +127,8 @@ def test_link_that_leads_nowhere_is_no_missing_split(tmp_path: Path, link: str) 
     (tmp_path / link).symlink_to("unfetched")
     name = Path(link).name
     with pytest.raises(
-        InputError, match=rf"{name}' is a link to 'unfetched', which can't be followed; fetch that file"
+        InputError,
+        match=rf"{name}' is a link to 'unfetched', which can't be followed; fetch that file",
     ):
         load_text(str(tmp_path))
 
@@ -109,7 +140,9 @@ def test_other_links_that_lead_nowhere_are_left_alone(tmp_path: Path) -> None:
     assert _found(tmp_path) == {"train": ["train.txt"]}
 
 
-@pytest.mark.parametrize("names", [("a/test.txt", "a/test.txt.gz"), ("b.csv.xz", "b.csv.zst"), ("c.txt", "c.txt.BZ2")])
+@pytest.mark.parametrize(
+    "names", [("a/test.txt", "a/test.txt.gz"), ("b.csv.xz", "b.csv.zst"), ("c.txt", "c.txt.BZ2")]
+)
 def test_file_that_is_there_in_two_forms_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     _fill(tmp_path, *names)
     both = " and ".join(map(repr, sorted(names)))
@@ -120,12 +153,18 @@ def test_file_that_is_there_in_two_forms_is_refused(tmp_path: Path, names: tuple
 def test_path_that_is_no_file_is_told_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to("a.txt")
     os.mkfifo(tmp_path / "b.txt")
-    with pytest.raises(InputError, match=r"a\.txt': it is a link to 'a\.txt', which can't be followed"):
+    with pytest.raises(
+        InputError, match=r"a\.txt': it is a link to 'a\.txt', which can't be followed"
+    ):
         load_text(str(tmp_path / "a.txt"))
     with pytest.raises(InputError, match=r"b\.txt': it is neither a file nor a folder"):
         load_text(str(tmp_path / "b.txt"))
 
 
 def test_files_about_the_data_are_left_out_and_told(tmp_path: Path) -> None:
-    layout = find_splits(_fill(tmp_path, "train.txt", "README.txt", "LICENSE", ".cache/test.txt", "__MACOSX/test.txt"))
+    layout = find_splits(
+        _fill(
+            tmp_path, "train.txt", "README.txt", "LICENSE", ".cache/test.txt", "__MACOSX/test.txt"
+        )
+    )
     assert (layout.left_out, list(layout.files)) == (("README.txt",), ["train"])

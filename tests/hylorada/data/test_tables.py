@@ -13,12 +13,17 @@ from hylorada.data.tables import read_file
 from hylorada.data.text import load_text
 from hylorada.errors import InputError
 
-_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 94371840\n"
+_POINTER = (
+    "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 94371840\n"
+)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_delimiter_is_found(tmp_path: Path, delimiter: str) -> None:
-    lines = [["id", "text", "label"], ["1", "one, two; three" if delimiter not in ",;" else "one", "a"]]
+    lines = [
+        ["id", "text", "label"],
+        ["1", "one, two; three" if delimiter not in ",;" else "one", "a"],
+    ]
     (tmp_path / "a.csv").write_text("".join(delimiter.join(line) + "\n" for line in lines * 1))
     rows = read_file(tmp_path / "a.csv", None, None)
     assert (rows.column, rows.delimiter, rows.texts) == ("text", delimiter, (lines[1][1],))
@@ -36,11 +41,17 @@ def test_cells_are_what_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("text\none\ntwo, three\n", r"the row that ends at line 3 has 2 cells, the first row 1 \(delimiter comma\)"),
+        (
+            "text\none\ntwo, three\n",
+            r"the row that ends at line 3 has 2 cells, the first row 1 \(delimiter comma\)",
+        ),
         ("id;text\n1;a\n2;b;c\n", r"line 3 has 3 cells, the first row 2 \(delimiter semicolon\)"),
         ("text,text\na,b\n", "column 'text' stands twice in the first row"),
         ('text\n"a\n', "line 2: unexpected end of data"),
-        ("line\nfoo\n", r"name the text column with --text-column; columns: line \(string, such as 'foo'\)"),
+        (
+            "line\nfoo\n",
+            r"name the text column with --text-column; columns: line \(string, such as 'foo'\)",
+        ),
     ],
 )
 def test_cells_that_are_not_clear_are_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -59,10 +70,15 @@ def test_cells_that_are_not_clear_are_refused(tmp_path: Path, content: str, prob
         ('{"id": "c-0"}', None),
     ],
 )
-def test_known_names_are_the_text_and_others_are_asked_for(tmp_path: Path, row: str, column: str | None) -> None:
+def test_known_names_are_the_text_and_others_are_asked_for(
+    tmp_path: Path, row: str, column: str | None
+) -> None:
     (tmp_path / "a.jsonl").write_text(row)
     if column is None:
-        with pytest.raises(InputError, match=r"name the text column with --text-column; columns: id \(string, such as"):
+        with pytest.raises(
+            InputError,
+            match=r"name the text column with --text-column; columns: id \(string, such as",
+        ):
             read_file(tmp_path / "a.jsonl", None, None)
     else:
         assert read_file(tmp_path / "a.jsonl", None, None).column == column
@@ -71,7 +87,9 @@ def test_known_names_are_the_text_and_others_are_asked_for(tmp_path: Path, row: 
 def test_files_of_one_text_have_one_column(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "a"}\n' * 9)
     (tmp_path / "test.jsonl").write_text('{"content": "a"}\n' * 9)
-    with pytest.raises(InputError, match=r"the text column is 'content' in test.jsonl, 'text' in train.jsonl; name"):
+    with pytest.raises(
+        InputError, match=r"the text column is 'content' in test.jsonl, 'text' in train.jsonl; name"
+    ):
         load_text(str(tmp_path))
 
 
@@ -84,7 +102,9 @@ def test_files_of_one_text_have_one_column(tmp_path: Path) -> None:
         (".zst", lambda content: pa.Codec("zstd").compress(content, asbytes=True)),
     ],
 )
-def test_compressed_files_are_read(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+def test_compressed_files_are_read(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
     (tmp_path / f"train.jsonl{suffix}").write_bytes(compress(b'{"text": "abcdefghij"}\n'))
     (tmp_path / f"test.txt{suffix}").write_bytes(compress(b"xyz"))
     text = load_text(str(tmp_path))
@@ -97,5 +117,7 @@ def test_compressed_files_are_read(tmp_path: Path, suffix: str, compress: Callab
 @pytest.mark.parametrize("name", ["a.txt", "a.parquet", "a.jsonl.gz", "a.csv"])
 def test_git_lfs_pointers_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(_POINTER)
-    with pytest.raises(InputError, match=rf"{name} is a Git LFS pointer, not the file itself; run `git lfs pull`"):
+    with pytest.raises(
+        InputError, match=rf"{name} is a Git LFS pointer, not the file itself; run `git lfs pull`"
+    ):
         load_text(str(tmp_path / name))

@@ -44,7 +44,9 @@ def test_cut_leaves_no_blank_piece_of_a_document(tmp_path: Path) -> None:
     path.write_text("a" * 78 + " " * 6 + "b" * 6 + "c" * 10)
     splits = load_text(str(path)).splits
     assert _lengths(splits) == [80, 10, 10]
-    (tmp_path / "two.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in ("a" * 78 + " " * 5, "b" * 17)))
+    (tmp_path / "two.jsonl").write_text(
+        "\n".join(json.dumps({"text": t}) for t in ("a" * 78 + " " * 5, "b" * 17))
+    )
     assert load_text(str(tmp_path / "two.jsonl")).splits["train"] == ("a" * 78 + " " * 5,)
 
 
@@ -52,7 +54,9 @@ def test_cut_leaves_no_blank_piece_of_a_document(tmp_path: Path) -> None:
 def test_table_rows_are_documents(tmp_path: Path, suffix: str) -> None:
     import datasets
 
-    rows = datasets.Dataset.from_dict({"id": list(range(5)), "body": ["one", None, "two", None, "three" * 9]})
+    rows = datasets.Dataset.from_dict(
+        {"id": list(range(5)), "body": ["one", None, "two", None, "three" * 9]}
+    )
     path = tmp_path / f"rows{suffix}"
     {".jsonl": rows.to_json, ".csv": rows.to_csv, ".parquet": rows.to_parquet}[suffix](str(path))
     splits = load_text(str(path)).splits
@@ -64,7 +68,9 @@ def test_table_rows_are_documents(tmp_path: Path, suffix: str) -> None:
 def test_text_column_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"title": "a", "story": "b", "year": 3}))
-    with pytest.raises(InputError, match=r"title .string, such as 'a'., story .string, such as 'b'., year .int"):
+    with pytest.raises(
+        InputError, match=r"title .string, such as 'a'., story .string, such as 'b'., year .int"
+    ):
         load_text(str(path))
     with pytest.raises(InputError, match=r"text_column 'stroy' is not in .*; did you mean 'story'"):
         load_text(str(path), text_column="stroy")
@@ -84,7 +90,11 @@ def test_folder_with_split_files_keeps_them(tmp_path: Path) -> None:
 def test_folder_that_lacks_splits_cuts_them_off_train(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("x" * 90 + "y" * 10)
     (tmp_path / "valid.txt").write_text("v")
-    assert load_text(str(tmp_path)).splits == {"train": ("x" * 90,), "validation": ("v",), "test": ("y" * 10,)}
+    assert load_text(str(tmp_path)).splits == {
+        "train": ("x" * 90,),
+        "validation": ("v",),
+        "test": ("y" * 10,),
+    }
 
 
 def test_folder_of_other_files_is_joined_in_order_and_cut(tmp_path: Path) -> None:
@@ -100,7 +110,9 @@ def test_fingerprint_follows_contents_only(tmp_path: Path) -> None:
     for name, content in {"a": "x" * 50, "b": "x" * 50, "c": "x" * 49 + "y"}.items():
         (tmp_path / f"{name}.txt").write_text(content)
     one, same, other = (load_text(str(tmp_path / f"{name}.txt")).fingerprint for name in "abc")
-    expected = "".join(f"{s} 1\n{n}\n{'x' * n}" for s, n in (("train", 40), ("validation", 5), ("test", 5)))
+    expected = "".join(
+        f"{s} 1\n{n}\n{'x' * n}" for s, n in (("train", 40), ("validation", 5), ("test", 5))
+    )
     assert one == same == hashlib.sha256(expected.encode()).hexdigest()[:16]
     assert other != one
 
@@ -119,9 +131,13 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="split 'validation' is empty"):
         load_text(str(tmp_path / "blank.txt"))
-    with pytest.raises(InputError, match=r"suffix '\.pdf' is not supported; one of: \.csv, \.jsonl"):
+    with pytest.raises(
+        InputError, match=r"suffix '\.pdf' is not supported; one of: \.csv, \.jsonl"
+    ):
         load_text(str(tmp_path / "book.pdf"))
-    with pytest.raises(InputError, match=r"broken\.jsonl': line 1 is no JSON: Expecting value at column 10"):
+    with pytest.raises(
+        InputError, match=r"broken\.jsonl': line 1 is no JSON: Expecting value at column 10"
+    ):
         load_text(str(tmp_path / "broken.jsonl"))
     with pytest.raises(InputError, match="no files; supported"):
         load_text(str(tmp_path / "none"))
@@ -140,11 +156,15 @@ def test_hub_without_network_fails_fast_in_one_line() -> None:
     start = time.monotonic()
     with pytest.raises(InputError, match=r"data 'pydoc': .*did you mean 'pydocs'"):
         load_text("pydoc")
-    with pytest.raises(InputError, match=r"no-such/set:small.*load_dataset\('no-such/set', 'small'\)") as caught:
+    with pytest.raises(
+        InputError, match=r"no-such/set:small.*load_dataset\('no-such/set', 'small'\)"
+    ) as caught:
         load_text("no-such/set:small")
     assert len(caught.value.problems) == 1
     assert "\n" not in caught.value.problems[0]
-    assert time.monotonic() - start < 30  # 23 s each with the library's retries; imports of a cold machine included
+    assert (
+        time.monotonic() - start < 30
+    )  # 23 s each with the library's retries; imports of a cold machine included
 
 
 def test_wikitext_splits_are_read_whole() -> None:
@@ -160,7 +180,10 @@ def test_wikitext_splits_are_read_whole() -> None:
     ("lines", "problem"),
     [
         ('{"text": "a"}\n[1]\n', "line 2 is no JSON object but list"),
-        ('{"text": "a"}\n\n{"text": "a"\n', "line 3 is no JSON: Expecting ',' delimiter at column 13"),
+        (
+            '{"text": "a"}\n\n{"text": "a"\n',
+            "line 3 is no JSON: Expecting ',' delimiter at column 13",
+        ),
         ('{"text": "\\ud800"}', r"line 1 holds '\\ud800', half of a character"),
         ('{"text": 1}\n{"text": "a"}', r"columns: text \(int and string, such as '1'\)"),
         ('{"n": ' + "9" * 5000 + "}", "line 1 can't be read: Exceeds the limit"),
@@ -177,11 +200,16 @@ def test_json_lines_may_hold_what_python_takes_for_line_ends(tmp_path: Path) -> 
     (tmp_path / "a.jsonl").write_text(
         '{"text": "one\u2028two\x85"}\r\n\r\n{"text": null}\n{"text": "\\ud83d\\ude00 é"}'
     )
-    assert "".join(sum(load_text(str(tmp_path / "a.jsonl")).splits.values(), ())) == "one\u2028two\x85😀 é"
+    assert (
+        "".join(sum(load_text(str(tmp_path / "a.jsonl")).splits.values(), ()))
+        == "one\u2028two\x85😀 é"
+    )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_without_rows_are_empty(tmp_path: Path, suffix: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tables_without_rows_are_empty(
+    tmp_path: Path, suffix: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     import datasets
 
     rows = datasets.Dataset.from_dict({"text": ["a"]}).select([])
@@ -198,7 +226,9 @@ def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert _lengths(load_text(str(tmp_path)).splits) == [40, 5, 5]
     (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
     for place in (tmp_path, tmp_path / "self.txt"):
-        with pytest.raises(InputError, match=r"is a link to '.*self\.txt', which can't be followed"):
+        with pytest.raises(
+            InputError, match=r"is a link to '.*self\.txt', which can't be followed"
+        ):
             load_text(str(place))
     (tmp_path / "self.txt").unlink()
     (tmp_path / "b.txt").symlink_to("/proc/self/mem")  # nobody can read its beginning, root neither
@@ -208,5 +238,7 @@ def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_nul_characters_are_refused(tmp_path: Path) -> None:
     (tmp_path / "zeros.txt").write_bytes(b"ab" + bytes(300))
-    with pytest.raises(InputError, match=r"zeros\.txt': holds NUL characters \(first at 2\): no text file"):
+    with pytest.raises(
+        InputError, match=r"zeros\.txt': holds NUL characters \(first at 2\): no text file"
+    ):
         load_text(str(tmp_path / "zeros.txt"))

@@ -31,7 +31,12 @@ def _inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor,
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
     targets = torch.randint(VOCABULARY, (2, 4), generator=generator)
-    return random(2, 4, HIDDEN).requires_grad_(), random(VOCABULARY, HIDDEN), random(VOCABULARY), targets
+    return (
+        random(2, 4, HIDDEN).requires_grad_(),
+        random(VOCABULARY, HIDDEN),
+        random(VOCABULARY),
+        targets,
+    )
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -39,8 +44,12 @@ def _inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor,
 def test_head_nll_and_its_gradient_equal_cross_entropy(with_bias: bool) -> None:
     hidden, weight, bias, targets = _inputs()
     used = bias if with_bias else None
-    mix = torch.linspace(-1.0, 2.0, 8, dtype=torch.float64).view(2, 4)  # another weight for each row
-    reference = F.cross_entropy(F.linear(hidden, weight, used).flatten(0, 1), targets.flatten(), reduction="none")
+    mix = torch.linspace(-1.0, 2.0, 8, dtype=torch.float64).view(
+        2, 4
+    )  # another weight for each row
+    reference = F.cross_entropy(
+        F.linear(hidden, weight, used).flatten(0, 1), targets.flatten(), reduction="none"
+    )
     (expected,) = torch.autograd.grad((reference.view(2, 4) * mix).sum(), hidden)
     found = head_nll(hidden, Head.of(weight, used), targets)
     torch.testing.assert_close(found, reference.view(2, 4), rtol=0, atol=1e-13)
@@ -62,7 +71,9 @@ def test_large_vocabulary_is_summed_without_bias_in_fp32() -> None:
 @pytest.mark.usefixtures("chunk")
 def test_head_nll_passes_a_gradient_check() -> None:
     hidden, weight, bias, targets = _inputs()
-    assert torch.autograd.gradcheck(lambda h: head_nll(h, Head.of(weight, bias), targets), (hidden,))
+    assert torch.autograd.gradcheck(
+        lambda h: head_nll(h, Head.of(weight, bias), targets), (hidden,)
+    )
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
@@ -101,15 +112,21 @@ def test_no_gradient_is_kept_without_need() -> None:
     assert not head_nll(hidden.detach(), Head.of(weight, bias), targets).requires_grad
     with torch.no_grad():
         torch.testing.assert_close(
-            head_nll(hidden, Head.of(weight, bias), targets), head_nll(hidden.detach(), Head.of(weight, bias), targets)
+            head_nll(hidden, Head.of(weight, bias), targets),
+            head_nll(hidden.detach(), Head.of(weight, bias), targets),
         )
 
 
 @pytest.mark.usefixtures("as_on")
 def test_padding_of_the_vocabulary_changes_nothing() -> None:
     hidden, weight, bias, targets = _inputs()
-    padded = Head(F.pad(weight, (0, 0, 0, 3), value=2.0), F.pad(bias, (0, 3), value=5.0), VOCABULARY)
-    expected, found = head_nll(hidden, Head.of(weight, bias), targets), head_nll(hidden, padded, targets)
+    padded = Head(
+        F.pad(weight, (0, 0, 0, 3), value=2.0), F.pad(bias, (0, 3), value=5.0), VOCABULARY
+    )
+    expected, found = (
+        head_nll(hidden, Head.of(weight, bias), targets),
+        head_nll(hidden, padded, targets),
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
     gradients = [torch.autograd.grad(x.sum(), hidden)[0] for x in (expected, found)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-13)

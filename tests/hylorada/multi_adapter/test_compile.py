@@ -9,7 +9,17 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, BatchOrder, Blocks, HyLoRADAConfig, Pack, Seat, TrainingConfig, evaluate, train_step
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    Blocks,
+    HyLoRADAConfig,
+    Pack,
+    Seat,
+    TrainingConfig,
+    evaluate,
+    train_step,
+)
 
 # torch._dynamo itself uses what torch deprecates; the "eager" backend traces and guards as inductor does, in seconds
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -23,17 +33,28 @@ ARMS: list[dict[str, Any]] = [
 
 
 def _losses(
-    pack: Pack, make_config: Callable[..., HyLoRADAConfig], ids: npt.NDArray[np.int32], blocks: Blocks, sizes: list[int]
+    pack: Pack,
+    make_config: Callable[..., HyLoRADAConfig],
+    ids: npt.NDArray[np.int32],
+    blocks: Blocks,
+    sizes: list[int],
 ) -> list[list[float]]:
     found = []
     for size in sizes:
         training = TrainingConfig(max_steps=4, batch_size=2)
         seats = {
-            k: Seat(Adapter(pack.base, make_config(**ARMS[k]), seed=k), training, BatchOrder(len(ids), 2, 0))
+            k: Seat(
+                Adapter(pack.base, make_config(**ARMS[k]), seed=k),
+                training,
+                BatchOrder(len(ids), 2, 0),
+            )
             for k in range(size)
         }
         losses = [float(x) for _ in range(3) for x in train_step(pack, seats, ids).values()]  # type: ignore[arg-type]
-        found.append(losses + [e.nll for e in evaluate(pack, [s.adapter for s in seats.values()], blocks, rows=4)])
+        found.append(
+            losses
+            + [e.nll for e in evaluate(pack, [s.adapter for s in seats.values()], blocks, rows=4)]
+        )
     return found
 
 
@@ -52,9 +73,13 @@ def test_compiled_layers_serve_every_pack_and_change_no_loss(
     pack = Pack(base, compile_backend="eager")
     first = _losses(pack, make_config, token_blocks, blocks, [3])
     graphs = counters["stats"]["unique_graphs"]
-    assert 1 <= graphs <= 4  # the first layer, which gets no gradient, the others, and both without gradients
+    assert (
+        1 <= graphs <= 4
+    )  # the first layer, which gets no gradient, the others, and both without gradients
     rest = _losses(pack, make_config, token_blocks, blocks, [2, 5, 4])
-    assert counters["stats"]["unique_graphs"] <= graphs + 1  # evaluation takes other numbers of rows once
+    assert (
+        counters["stats"]["unique_graphs"] <= graphs + 1
+    )  # evaluation takes other numbers of rows once
     for found, wanted in zip([*first, *rest], expected, strict=True):
         assert found == pytest.approx(wanted, rel=1e-5)
     pack.close()
@@ -83,7 +108,10 @@ def test_every_design_compiles_once_for_all_layers_and_packs(
     def losses(pack: Pack, size: int) -> list[float]:
         configs = [make_config(**changes), *[make_config(landmarks=False)] * (size - 1)]
         training = TrainingConfig(max_steps=4, batch_size=2)
-        seats = {k: Seat(Adapter(pack.base, c, seed=k), training, BatchOrder(24, 2, 0)) for k, c in enumerate(configs)}
+        seats = {
+            k: Seat(Adapter(pack.base, c, seed=k), training, BatchOrder(24, 2, 0))
+            for k, c in enumerate(configs)
+        }
         return [float(x) for _ in range(3) for x in train_step(pack, seats, token_blocks).values()]  # type: ignore[arg-type]
 
     plain = Pack(make_base(family))
@@ -110,7 +138,11 @@ def test_dropout_runs_uncompiled_with_each_seats_own_stream(
     for backend in (None, "eager"):
         pack = Pack(make_base("llama"), compile_backend=backend)
         seats = {
-            k: Seat(Adapter(pack.base, make_config(lora_dropout=0.3), seed=k), TrainingConfig(), BatchOrder(24, 2, 0))
+            k: Seat(
+                Adapter(pack.base, make_config(lora_dropout=0.3), seed=k),
+                TrainingConfig(),
+                BatchOrder(24, 2, 0),
+            )
             for k in range(2)
         }
         losses.append([list(train_step(pack, seats, token_blocks).values()) for _ in range(2)])

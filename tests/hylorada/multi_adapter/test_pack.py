@@ -33,7 +33,12 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"lr_scheduler_type": "linear", "warmup_ratio": 0.3, "weight_decay": 0.1},
     ),
     "learnable": (
-        {"landmark_bucketing": "learnable", "boundary_diversity": 0.3, "boundary_repulsion": 0.2, "temperature": 0.05},
+        {
+            "landmark_bucketing": "learnable",
+            "boundary_diversity": 0.3,
+            "boundary_repulsion": 0.2,
+            "temperature": 0.05,
+        },
         {"max_grad_norm": 0.1},
     ),
     "random": (
@@ -49,17 +54,30 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"learning_rate": 5e-3, "adam_beta1": 0.8, "adam_beta2": 0.95},
     ),
     "uniform, one module": (
-        {"landmark_bucketing": "learnable", "boundary_init": "uniform", "target_modules": ("c_attn",)},
+        {
+            "landmark_bucketing": "learnable",
+            "boundary_init": "uniform",
+            "target_modules": ("c_attn",),
+        },
         {"lr_scheduler_type": "constant"},
     ),
     "curriculum": (
-        {"landmark_bucketing": "learnable", "boundary_init": "fixed", "boundary_warmup": 0.4, "use_rslora": False},
+        {
+            "landmark_bucketing": "learnable",
+            "boundary_init": "fixed",
+            "boundary_warmup": 0.4,
+            "use_rslora": False,
+        },
         {"learning_rate": 3e-2, "adam_epsilon": 1e-4},
     ),
-    "LoRA alone": ({"landmarks": False, "position_bias": False, "lora_alpha": 1.0}, {"learning_rate": 2e-2}),
+    "LoRA alone": (
+        {"landmarks": False, "position_bias": False, "lora_alpha": 1.0},
+        {"learning_rate": 2e-2},
+    ),
 }
 LLAMA_ARMS = {
-    k: ({**a, "target_modules": ("v_proj",)} if "target_modules" in a else a, t) for k, (a, t) in ARMS.items()
+    k: ({**a, "target_modules": ("v_proj",)} if "target_modules" in a else a, t)
+    for k, (a, t) in ARMS.items()
 }
 
 
@@ -67,7 +85,11 @@ class Lab:
     """Builds seats over one base and trains them."""
 
     def __init__(
-        self, base: PreTrainedModel, make_config: MakeConfig, ids: Ids, known: dict[Any, tuple[Seat, Results]]
+        self,
+        base: PreTrainedModel,
+        make_config: MakeConfig,
+        ids: Ids,
+        known: dict[Any, tuple[Seat, Results]],
     ) -> None:
         self.base = base
         self.known = known
@@ -125,7 +147,9 @@ def _equal(found: Results, expected: Results, tolerance: float = 1e-10) -> None:
 
 
 def _poison(seat: Seat) -> None:
-    next(p for n, p in seat.adapter.named_parameters() if n.endswith("lora_B")).data[0, 0] = float("nan")
+    next(p for n, p in seat.adapter.named_parameters() if n.endswith("lora_B")).data[0, 0] = float(
+        "nan"
+    )
 
 
 def _ids(rows: int, length: int = 16, seed: int = 0) -> torch.Tensor:
@@ -158,7 +182,9 @@ def test_parameters_equal_those_of_the_solo_run(lab: Lab) -> None:
     lab.train(seats)
     for arm, seat in seats.items():
         alone, _ = lab.alone(arm)
-        for parameter, other in zip(seat.adapter.parameters(), alone.adapter.parameters(), strict=True):
+        for parameter, other in zip(
+            seat.adapter.parameters(), alone.adapter.parameters(), strict=True
+        ):
             torch.testing.assert_close(parameter, other, rtol=0, atol=1e-9)
 
 
@@ -172,7 +198,9 @@ def test_order_of_the_seats_does_not_matter(lab: Lab, order: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_neighbour_that_turns_to_nan_harms_nobody(make_lab: MakeLab, dtype: torch.dtype, place: int) -> None:
+def test_neighbour_that_turns_to_nan_harms_nobody(
+    make_lab: MakeLab, dtype: torch.dtype, place: int
+) -> None:
     lab = make_lab("gpt2", dtype)
     arms = ["learnable", "linear", "uniform, one module"]
     seats = {arm: lab.seat(arm) for arm in arms}
@@ -187,8 +215,12 @@ def test_neighbour_that_turns_to_nan_harms_nobody(make_lab: MakeLab, dtype: torc
 
 def test_neighbour_with_a_huge_learning_rate_harms_nobody(lab: Lab) -> None:
     wild = lab.seat("fixed")
-    wild.training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e30, warmup_ratio=0.0)
-    together = lab.train({"wild": wild, "random": lab.seat("random"), "curriculum": lab.seat("curriculum")})
+    wild.training = TrainingConfig(
+        max_steps=STEPS, batch_size=2, learning_rate=1e30, warmup_ratio=0.0
+    )
+    together = lab.train(
+        {"wild": wild, "random": lab.seat("random"), "curriculum": lab.seat("curriculum")}
+    )
     last = together["wild"][-1]
     assert isinstance(last, Diverged) or (
         isinstance(last, float) and last > 1e6
@@ -217,7 +249,9 @@ def test_first_update_opposes_its_own_gradient(lab: Lab) -> None:
     for name, parameter in fresh.adapter.named_parameters():
         if name.endswith("lora_B"):  # started at zero
             assert parameter.grad is not None
-            torch.testing.assert_close(parameter.data, -2e-2 * parameter.grad.sign(), rtol=0.01, atol=0)
+            torch.testing.assert_close(
+                parameter.data, -2e-2 * parameter.grad.sign(), rtol=0.01, atol=0
+            )
 
 
 def test_neighbours_step_changes_no_tensor_of_an_idle_seat(lab: Lab) -> None:
@@ -232,7 +266,11 @@ def test_neighbours_step_changes_no_tensor_of_an_idle_seat(lab: Lab) -> None:
 def test_unequal_ranks_and_batches_take_turns(lab: Lab) -> None:
     def build() -> dict[str, Seat]:
         ranks = {f"r={r}": lab.seat("learnable", r=r) for r in (1, 2, 3)}
-        small = Seat(lab.seat("fixed").adapter, TrainingConfig(max_steps=STEPS, batch_size=1), BatchOrder(24, 1, 5))
+        small = Seat(
+            lab.seat("fixed").adapter,
+            TrainingConfig(max_steps=STEPS, batch_size=1),
+            BatchOrder(24, 1, 5),
+        )
         return {**ranks, "fixed": lab.seat("fixed"), "small": small}
 
     together = lab.train(build())
@@ -242,7 +280,9 @@ def test_unequal_ranks_and_batches_take_turns(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("moment", ["forward", "backward", "update"])
-def test_seats_that_do_not_fit_together_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_seats_that_do_not_fit_together_take_turns(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     arms = ["learnable", "linear", "random", "curriculum", "fixed"]
     seats, passes = {arm: lab.seat(arm) for arm in arms}, []
     whole = lab.pack.token_nll
@@ -271,7 +311,9 @@ def _no_memory(*_: object) -> Any:
     raise torch.OutOfMemoryError
 
 
-def test_seat_that_does_not_fit_alone_fails_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seat_that_does_not_fit_alone_fails_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seats, whole = {"small": lab.seat("random"), "big": lab.seat("fixed")}, lab.pack.token_nll
 
     def limited(adapters: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
@@ -309,11 +351,15 @@ def test_token_nll_equals_cross_entropy_of_the_logits(
     make_base: MakeBase, make_config: MakeConfig, scramble: Callable[..., Adapter]
 ) -> None:
     for family in ("llama", "gpt2", "gpt_neox"):
-        model = HyLoRADAModel(make_base(family, torch.float64), make_config(landmark_bucketing="learnable"))
+        model = HyLoRADAModel(
+            make_base(family, torch.float64), make_config(landmark_bucketing="learnable")
+        )
         scramble(model.adapter)
         ids = _ids(3)
         logits = model(ids).logits
-        expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(3, 15)
+        expected = F.cross_entropy(
+            logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        ).view(3, 15)
         found = Pack(model.base).token_nll([model.adapter], ids[None])
         torch.testing.assert_close(found, expected[None], rtol=0, atol=1e-12)
 
@@ -332,7 +378,11 @@ def test_bits_of_the_base_never_change(make_lab: MakeLab, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize(
     ("base_dtype", "dtype"),
-    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
 )
 def test_adapters_gradients_and_moments_are_fp32_or_better(
     make_lab: MakeLab, base_dtype: torch.dtype, dtype: torch.dtype
@@ -344,7 +394,12 @@ def test_adapters_gradients_and_moments_are_fp32_or_better(
         for name, parameter in seat.adapter.named_parameters():
             state = seat.optimizer.state[parameter]
             assert parameter.grad is not None, name
-            assert {parameter.dtype, parameter.grad.dtype, state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {dtype}
+            assert {
+                parameter.dtype,
+                parameter.grad.dtype,
+                state["exp_avg"].dtype,
+                state["exp_avg_sq"].dtype,
+            } == {dtype}
 
 
 def test_bf16_base_trains_towards_the_fp32_losses(make_lab: MakeLab) -> None:
@@ -356,7 +411,10 @@ def test_bf16_base_trains_towards_the_fp32_losses(make_lab: MakeLab) -> None:
 
 
 def _hooks(base: PreTrainedModel) -> int:
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in base.modules())
+    return sum(
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
+        for m in base.modules()
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
@@ -382,7 +440,9 @@ def test_second_pack_over_one_base_is_as_on_a_new_base(make_lab: MakeLab) -> Non
 def test_unsupported_base_is_refused(make_base: MakeBase, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_base()
     monkeypatch.setattr(base.config, "model_type", "lama")
-    with pytest.raises(InputError, match="model type 'lama' is not supported; did you mean 'llama'"):
+    with pytest.raises(
+        InputError, match="model type 'lama' is not supported; did you mean 'llama'"
+    ):
         Pack(base)
 
 

@@ -30,7 +30,9 @@ def test_available_cores_heed_affinity_and_quota(
     assert cores.available_cores() == expected
 
 
-def test_systems_without_affinity_have_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_affinity_have_all_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(cores, "_QUOTA", tmp_path / "cpu.max")

@@ -13,7 +13,17 @@ def test_seed_is_the_first_63_bits_of_the_hash() -> None:
 
 
 def test_seed_depends_on_every_part_its_type_and_place() -> None:
-    parts: list[tuple[int | str, ...]] = [(1, 2), (2, 1), (1, "2"), ("1", "2"), (12,), ("12",), (1, 2, 0), (1,), ()]
+    parts: list[tuple[int | str, ...]] = [
+        (1, 2),
+        (2, 1),
+        (1, "2"),
+        ("1", "2"),
+        (12,),
+        ("12",),
+        (1, 2, 0),
+        (1,),
+        (),
+    ]
     assert len({derive_seed(*p) for p in parts}) == len(parts)
     assert all(0 <= derive_seed(*p) < 2**63 for p in parts)
 

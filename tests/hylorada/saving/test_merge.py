@@ -10,15 +10,23 @@ from transformers import PreTrainedModel
 from hylorada import HyLoRADAModel, InputError
 
 FAMILIES = ["llama", "gpt2", "gpt_neox"]
-TARGETS = {"llama": ("q_proj", "o_proj", "down_proj"), "gpt2": ("c_attn", "c_proj"), "gpt_neox": ("query_key_value",)}
+TARGETS = {
+    "llama": ("q_proj", "o_proj", "down_proj"),
+    "gpt2": ("c_attn", "c_proj"),
+    "gpt_neox": ("query_key_value",),
+}
 
 Trained = Callable[..., HyLoRADAModel]
 
 
 @pytest.fixture
 def trained(make_model: Trained) -> Trained:
-    def make(family: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> HyLoRADAModel:
-        return make_model(family, dtype, **{"position_bias": False, "target_modules": TARGETS[family], **changes})
+    def make(
+        family: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any
+    ) -> HyLoRADAModel:
+        return make_model(
+            family, dtype, **{"position_bias": False, "target_modules": TARGETS[family], **changes}
+        )
 
     return make
 
@@ -36,7 +44,9 @@ def _differing(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_merged_equals_unmerged_and_unmerging_restores_every_bit(trained: Trained, family: str) -> None:
+def test_merged_equals_unmerged_and_unmerging_restores_every_bit(
+    trained: Trained, family: str
+) -> None:
     model, ids = trained(family, landmark_bucketing="learnable", lora_dropout=0.5), _ids()
     before, logits = _bits(model.base), model(ids).logits
     model.merge()
@@ -53,7 +63,9 @@ def test_merged_equals_unmerged_and_unmerging_restores_every_bit(trained: Traine
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_base_of_lower_precision_gets_its_own_bits_back(trained: Trained, dtype: torch.dtype) -> None:
+def test_base_of_lower_precision_gets_its_own_bits_back(
+    trained: Trained, dtype: torch.dtype
+) -> None:
     """W + delta - delta would not: the sum is rounded."""
     model = trained("gpt2", dtype)
     before = _bits(model.base)
@@ -81,7 +93,9 @@ def test_unloaded_base_alone_computes_what_the_model_did(trained: Trained, famil
 def test_landmarks_cannot_be_unloaded(trained: Trained) -> None:
     model = trained()
     before, logits = _bits(model.base), model(_ids()).logits
-    with pytest.raises(InputError, match="an adapter with landmarks can't be unloaded into its base"):
+    with pytest.raises(
+        InputError, match="an adapter with landmarks can't be unloaded into its base"
+    ):
         model.merge_and_unload()
     assert _differing(before, _bits(model.base)) == set()
     assert torch.equal(model(_ids()).logits, logits)
@@ -105,7 +119,9 @@ def test_second_merge_into_one_base_is_refused_and_changes_nothing(trained: Trai
     first.merge()
     merged = _bits(first.base)
     for merge in (second.merge, second.merge_and_unload):
-        with pytest.raises(InputError, match="the base is merged already, with the adapter of another model"):
+        with pytest.raises(
+            InputError, match="the base is merged already, with the adapter of another model"
+        ):
             merge()
     assert _differing(merged, _bits(first.base)) == set()
     first.unmerge()
@@ -140,7 +156,9 @@ def test_non_finite_update_is_refused_by_name_and_changes_nothing(trained: Train
     assert _differing(before, _bits(model.base)) == set()
 
 
-def test_disabled_merged_adapter_is_the_base_and_comes_back(trained: Trained, make_base: Any) -> None:
+def test_disabled_merged_adapter_is_the_base_and_comes_back(
+    trained: Trained, make_base: Any
+) -> None:
     model, ids = trained(landmarks=False), _ids()
     plain, logits = make_base("llama", torch.float64)(ids).logits, model(ids).logits
     model.merge()
@@ -151,7 +169,11 @@ def test_disabled_merged_adapter_is_the_base_and_comes_back(trained: Trained, ma
 
 def test_merged_model_generates_the_same(trained: Trained) -> None:
     model, ids = trained("gpt2"), _ids()
-    options: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False}
+    options: dict[str, Any] = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": 8,
+        "do_sample": False,
+    }
     expected = model.generate(ids, **options)
     model.merge()
     assert model.generate(ids, **options).tolist() == expected.tolist()

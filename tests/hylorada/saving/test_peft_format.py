@@ -13,7 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError, Pack, load_adapter, save_adapter
+from hylorada import (
+    Adapter,
+    HyLoRADAConfig,
+    HyLoRADAModel,
+    InputError,
+    Pack,
+    load_adapter,
+    save_adapter,
+)
 
 MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
@@ -28,7 +36,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "bias alone": {"landmarks": False},
     "landmarks alone": {"position_bias": False, "use_rslora": False, "lora_alpha": 3.5},
 }
-MLPS = {"llama": ("gate_proj", "q_proj"), "gpt2": ("mlp.c_proj", "c_attn"), "gpt_neox": ("dense_h_to_4h",)}
+MLPS = {
+    "llama": ("gate_proj", "q_proj"),
+    "gpt2": ("mlp.c_proj", "c_attn"),
+    "gpt_neox": ("dense_h_to_4h",),
+}
 
 
 def _ids(rows: int = 3, length: int = 12) -> torch.Tensor:
@@ -40,10 +52,14 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def trained(make_base: MakeBase, make_config: MakeConfig, scramble: Scramble) -> Callable[..., HyLoRADAModel]:
+def trained(
+    make_base: MakeBase, make_config: MakeConfig, scramble: Scramble
+) -> Callable[..., HyLoRADAModel]:
     """A model with an adapter far from its start."""
 
-    def make(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: Any) -> HyLoRADAModel:
+    def make(
+        family: str = "llama", dtype: torch.dtype = torch.float32, **changes: Any
+    ) -> HyLoRADAModel:
         model = HyLoRADAModel(make_base(family, dtype), make_config(**changes), seed=5).eval()
         scramble(model.adapter)
         return model
@@ -66,10 +82,16 @@ def _peft_logits(base: PreTrainedModel, folder: Path, ids: torch.Tensor) -> torc
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "changes", [{"use_rslora": False, "lora_alpha": 5.0}, {"r": 16, "lora_dropout": 0.3}], ids=["plain", "wide"]
+    "changes",
+    [{"use_rslora": False, "lora_alpha": 5.0}, {"r": 16, "lora_dropout": 0.3}],
+    ids=["plain", "wide"],
 )
 def test_stock_peft_computes_the_same_logits_in_fp32(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, family: str, changes: dict[str, Any]
+    trained: Callable[..., HyLoRADAModel],
+    make_base: MakeBase,
+    tmp_path: Path,
+    family: str,
+    changes: dict[str, Any],
 ) -> None:
     model, ids = trained(family, **LORA_ALONE, **changes), _ids()
     model.save_pretrained(tmp_path)
@@ -92,7 +114,9 @@ def test_stock_peft_adapts_the_named_modules_and_no_others(
         adapted = {n for n, m in stock.named_modules() if isinstance(m, peft.tuners.lora.LoraLayer)}
         assert adapted == {f"base_model.model.{path}" for path in model.adapter.targets}
         stock.eval()
-        torch.testing.assert_close(stock(input_ids=_ids()).logits, model(_ids()).logits, rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            stock(input_ids=_ids()).logits, model(_ids()).logits, rtol=0, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -101,16 +125,23 @@ def test_round_trip_keeps_every_bit(
 ) -> None:
     model, ids = trained(**ARMS[arm]), _ids()
     model.save_pretrained(tmp_path / "a" / "b")
-    again = HyLoRADAModel.from_pretrained(make_base(), str(tmp_path / "a" / "b"), is_trainable=True).eval()
+    again = HyLoRADAModel.from_pretrained(
+        make_base(), str(tmp_path / "a" / "b"), is_trainable=True
+    ).eval()
     assert again.active_peft_config == model.active_peft_config
-    assert dict(again.adapter.named_parameters()).keys() == dict(model.adapter.named_parameters()).keys()
+    assert (
+        dict(again.adapter.named_parameters()).keys()
+        == dict(model.adapter.named_parameters()).keys()
+    )
     for one, other in zip(again.adapter.parameters(), model.adapter.parameters(), strict=True):
         assert torch.equal(one, other)
         assert one.requires_grad
         assert one.dtype == torch.float32
     assert torch.equal(again(ids).logits, model(ids).logits)
     first, second = again.adapter.start_boundaries(), model.adapter.start_boundaries()
-    assert first is second is None or (first is not None and second is not None and torch.equal(first, second))
+    assert first is second is None or (
+        first is not None and second is not None and torch.equal(first, second)
+    )
 
 
 def test_adapter_of_a_bf16_base_is_saved_and_restored_in_fp32(
@@ -118,7 +149,9 @@ def test_adapter_of_a_bf16_base_is_saved_and_restored_in_fp32(
 ) -> None:
     model = trained(dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
-    assert {t.dtype for t in load_file(tmp_path / "adapter_model.safetensors").values()} == {torch.float32}
+    assert {t.dtype for t in load_file(tmp_path / "adapter_model.safetensors").values()} == {
+        torch.float32
+    }
     again = HyLoRADAModel.from_pretrained(make_base("llama", torch.bfloat16), tmp_path).eval()
     assert torch.equal(again(_ids()).logits, model(_ids()).logits)
 
@@ -133,7 +166,12 @@ def test_untrained_adapter_is_restored_and_is_the_base(
 
 
 def test_folder_holds_no_pickle_and_no_leftovers(saved: Path) -> None:
-    names = {"adapter_config.json", "adapter_model.safetensors", "hylorada_config.json", "hylorada_model.safetensors"}
+    names = {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "hylorada_config.json",
+        "hylorada_model.safetensors",
+    }
     assert set(_files(saved)) == names
     assert not any(content.startswith((b"\x80", b"PK")) for content in _files(saved).values())
 
@@ -145,11 +183,16 @@ def test_second_save_replaces_the_first(
     model = trained(**LORA_ALONE)
     model.save_pretrained(saved)
     assert (saved / "README.md").read_text() == "kept"
-    assert torch.equal(HyLoRADAModel.from_pretrained(make_base(), saved)(_ids()).logits, model(_ids()).logits)
+    assert torch.equal(
+        HyLoRADAModel.from_pretrained(make_base(), saved)(_ids()).logits, model(_ids()).logits
+    )
 
 
 def test_interrupted_save_leaves_the_old_adapter(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, saved: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., HyLoRADAModel],
+    make_base: MakeBase,
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = HyLoRADAModel.from_pretrained(make_base(), saved)(_ids()).logits
     calls = []
@@ -193,7 +236,9 @@ def test_crash_between_two_renames_is_seen(
     if renamed == 1:  # only PEFT's JSON, which is the same in both
         load_adapter(make_base(), saved)
         return
-    with pytest.raises(InputError, match=r"is not the file that hylorada_config\.json was saved with"):
+    with pytest.raises(
+        InputError, match=r"is not the file that hylorada_config\.json was saved with"
+    ):
         load_adapter(make_base(), saved)
 
 
@@ -216,7 +261,10 @@ TENSORS = [
     ("change", "message"),
     [
         (lambda tensors, name: tensors.pop(name), "tensor '{}' is missing"),
-        (lambda tensors, name: tensors.update({name: torch.zeros(7, 5)}), r"tensor '{}' has shape \[7, 5\], must be"),
+        (
+            lambda tensors, name: tensors.update({name: torch.zeros(7, 5)}),
+            r"tensor '{}' has shape \[7, 5\], must be",
+        ),
         (
             lambda tensors, name: tensors.update({name: tensors[name].bfloat16()}),
             r"tensor '{}' is torch\.bfloat16, must be float32",
@@ -225,10 +273,17 @@ TENSORS = [
     ids=["missing", "shape", "dtype"],
 )
 def test_tensor_that_does_not_fit_is_refused_by_name(
-    make_base: MakeBase, saved: Path, file: str, name: str, change: Callable[..., object], message: str
+    make_base: MakeBase,
+    saved: Path,
+    file: str,
+    name: str,
+    change: Callable[..., object],
+    message: str,
 ) -> None:
     _change_tensors(saved / file, lambda tensors: change(tensors, name))
-    with pytest.raises(InputError, match=file.replace(".", r"\.") + ": " + message.format(name)) as caught:
+    with pytest.raises(
+        InputError, match=file.replace(".", r"\.") + ": " + message.format(name)
+    ) as caught:
         HyLoRADAModel.from_pretrained(make_base(), saved)
     assert len(caught.value.problems) == 1
 
@@ -240,17 +295,23 @@ def test_unexpected_tensor_is_refused_by_name(make_base: MakeBase, saved: Path, 
         load_adapter(make_base(), saved)
 
 
-def test_keys_without_pefts_prefix_are_refused_ten_named_and_all_counted(make_base: MakeBase, saved: Path) -> None:
+def test_keys_without_pefts_prefix_are_refused_ten_named_and_all_counted(
+    make_base: MakeBase, saved: Path
+) -> None:
     path = saved / "adapter_model.safetensors"
     tensors = load_file(path)
     save_file({name.removeprefix("base_model.model."): t for name, t in tensors.items()}, path)
-    with pytest.raises(InputError, match=f"{2 * len(tensors)} tensors don't fit, the first 10 are named") as caught:
+    with pytest.raises(
+        InputError, match=f"{2 * len(tensors)} tensors don't fit, the first 10 are named"
+    ) as caught:
         load_adapter(make_base(), saved)
     assert len(caught.value.problems) == 11
 
 
 def test_changed_number_is_refused(make_base: MakeBase, saved: Path) -> None:
-    _change_tensors(saved / "hylorada_model.safetensors", lambda tensors: tensors["landmark.scale"].add_(1))
+    _change_tensors(
+        saved / "hylorada_model.safetensors", lambda tensors: tensors["landmark.scale"].add_(1)
+    )
     with pytest.raises(InputError, match=r"hylorada_model\.safetensors is not the file"):
         load_adapter(make_base(), saved)
 
@@ -268,7 +329,9 @@ def test_trained_adapter_without_effect_is_refused(make_base: MakeBase, saved: P
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "hylorada_model.safetensors"])
 @pytest.mark.parametrize("keep", [0, 4, 60, -1])
-def test_truncated_tensors_are_refused(make_base: MakeBase, saved: Path, file: str, keep: int) -> None:
+def test_truncated_tensors_are_refused(
+    make_base: MakeBase, saved: Path, file: str, keep: int
+) -> None:
     (saved / file).write_bytes((saved / file).read_bytes()[:keep])
     with pytest.raises(InputError, match=f"{file} is damaged: "):
         load_adapter(make_base(), saved)
@@ -276,31 +339,43 @@ def test_truncated_tensors_are_refused(make_base: MakeBase, saved: Path, file: s
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "hylorada_config.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]"])
-def test_damaged_json_is_refused(make_base: MakeBase, saved: Path, file: str, content: bytes) -> None:
+def test_damaged_json_is_refused(
+    make_base: MakeBase, saved: Path, file: str, content: bytes
+) -> None:
     (saved / file).write_bytes(content)
     with pytest.raises(InputError, match=f"{file} (is damaged|must hold a JSON object)"):
         load_adapter(make_base(), saved)
 
 
-@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors", "hylorada_model.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["adapter_config.json", "adapter_model.safetensors", "hylorada_model.safetensors"]
+)
 def test_missing_file_is_refused_by_name(make_base: MakeBase, saved: Path, file: str) -> None:
     (saved / file).unlink()
     with pytest.raises(InputError, match=f"no file {file}"):
         load_adapter(make_base(), saved)
 
 
-@pytest.mark.parametrize("file", ["adapter_config.json", "hylorada_config.json", "adapter_model.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["adapter_config.json", "hylorada_config.json", "adapter_model.safetensors"]
+)
 def test_git_lfs_pointer_is_named(make_base: MakeBase, saved: Path, file: str) -> None:
-    (saved / file).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n")
+    (saved / file).write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n"
+    )
     said = f"{file} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
     with pytest.raises(InputError, match=f"adapter '{saved}': {said}"):
         load_adapter(make_base(), saved)
 
 
-def test_trainer_checkpoint_that_is_a_git_lfs_pointer_is_named(make_base: MakeBase, tmp_path: Path) -> None:
+def test_trainer_checkpoint_that_is_a_git_lfs_pointer_is_named(
+    make_base: MakeBase, tmp_path: Path
+) -> None:
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n"
     (tmp_path / "model.safetensors").write_text(pointer)
-    with pytest.raises(InputError, match=r"model\.safetensors is a Git LFS pointer, not the file itself"):
+    with pytest.raises(
+        InputError, match=r"model\.safetensors is a Git LFS pointer, not the file itself"
+    ):
         HyLoRADAModel.from_pretrained(make_base(), tmp_path)
 
 
@@ -318,7 +393,10 @@ def test_missing_folder_and_file_in_its_place_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "hylorada-adapter-0"}, "format 'hylorada-adapter-0', expected 'hylorada-adapter-1'"),
+        (
+            {"format": "hylorada-adapter-0"},
+            "format 'hylorada-adapter-0', expected 'hylorada-adapter-1'",
+        ),
         ({"seed": "5"}, "seed must be of type int, got '5'"),
         ({"stranger": 1}, "unexpected field 'stranger'"),
         ({"config": {"rank": 2}}, r"hylorada_config\.json: unknown field 'rank'"),
@@ -336,14 +414,23 @@ def test_changed_configuration_is_refused(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"r": 4}, {"lora_alpha": 1}, {"use_rslora": False}, {"fan_in_fan_out": True}, {"target_modules": ["x"]}]
+    "changes",
+    [
+        {"r": 4},
+        {"lora_alpha": 1},
+        {"use_rslora": False},
+        {"fan_in_fan_out": True},
+        {"target_modules": ["x"]},
+    ],
 )
 def test_configuration_that_stock_peft_would_read_otherwise_is_refused(
     make_base: MakeBase, saved: Path, changes: dict[str, Any]
 ) -> None:
     path = saved / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(InputError, match=rf"adapter_config\.json: {next(iter(changes))} is .* the base say"):
+    with pytest.raises(
+        InputError, match=rf"adapter_config\.json: {next(iter(changes))} is .* the base say"
+    ):
         load_adapter(make_base(), saved)
 
 
@@ -363,11 +450,21 @@ def test_adapter_saved_before_there_was_dora_is_loaded(make_base: MakeBase, save
     [
         ({"hidden_size": 32}, "hidden_size 16, this one has 32"),
         ({"num_hidden_layers": 3}, "num_hidden_layers 2, this one has 3"),
-        ({"num_key_value_heads": 2}, r"k_proj\.lora_B\.weight' has shape \[8, 2\], must be \[16, 2\]"),
+        (
+            {"num_key_value_heads": 2},
+            r"k_proj\.lora_B\.weight' has shape \[8, 2\], must be \[16, 2\]",
+        ),
     ],
 )
-def test_base_of_another_shape_is_refused_and_left_alone(saved: Path, changes: dict[str, Any], message: str) -> None:
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+def test_base_of_another_shape_is_refused_and_left_alone(
+    saved: Path, changes: dict[str, Any], message: str
+) -> None:
+    shape = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     config = LlamaConfig(vocab_size=50, intermediate_size=24, **{**shape, **changes})
     base = LlamaForCausalLM(config)
     with pytest.raises(InputError, match=message):
@@ -408,15 +505,22 @@ def test_non_finite_adapter_is_not_saved(
         model.save_pretrained(tmp_path)
     file, saved = ("hylorada_model.safetensors", name)
     if name.startswith("lora."):
-        file, saved = "adapter_model.safetensors", "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
-    expected = f"{tmp_path / file}: tensor {saved!r} has numbers that are not finite in torch.float32"
+        file, saved = (
+            "adapter_model.safetensors",
+            "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight",
+        )
+    expected = (
+        f"{tmp_path / file}: tensor {saved!r} has numbers that are not finite in torch.float32"
+    )
     assert caught.value.problems == [expected]
     assert _files(tmp_path) == before
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e300])
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "hylorada_model.safetensors"])
-def test_non_finite_tensor_is_refused_by_name(saved: Path, make_base: MakeBase, file: str, value: float) -> None:
+def test_non_finite_tensor_is_refused_by_name(
+    saved: Path, make_base: MakeBase, file: str, value: float
+) -> None:
     """1e300 fits an adapter of an fp64 base, not of this one."""
     tensors = load_file(saved / file)
     name = sorted(tensors)[0]
@@ -430,7 +534,10 @@ def test_non_finite_tensor_is_refused_by_name(saved: Path, make_base: MakeBase, 
 
 
 def test_empty_folder_name_is_refused(
-    trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., HyLoRADAModel],
+    make_base: MakeBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="adapter '': must name a folder"):

@@ -26,13 +26,24 @@ def _ids() -> Tensor:
 def trained(make_model: MakeModel, tmp_path: Path) -> tuple[HyLoRADAModel, Path]:
     """A model after 4 steps under Trainer, and its checkpoint of that step."""
     model = make_model(dtype=torch.float32, landmark_bucketing="learnable", lora_dropout=0.3)
-    options: dict[str, Any] = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "learning_rate": 1e-2}
-    args = TrainingArguments(str(tmp_path), max_steps=4, save_steps=2, per_device_train_batch_size=2, **options)
-    Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in _ids()]).train()
+    options: dict[str, Any] = {
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "learning_rate": 1e-2,
+    }
+    args = TrainingArguments(
+        str(tmp_path), max_steps=4, save_steps=2, per_device_train_batch_size=2, **options
+    )
+    Trainer(
+        model, args, train_dataset=[{"input_ids": row, "labels": row} for row in _ids()]
+    ).train()
     return model, tmp_path / "checkpoint-4"
 
 
-def test_checkpoint_opens_as_the_trained_model(trained: tuple[HyLoRADAModel, Path], make_base: MakeBase) -> None:
+def test_checkpoint_opens_as_the_trained_model(
+    trained: tuple[HyLoRADAModel, Path], make_base: MakeBase
+) -> None:
     model, checkpoint = trained
     opened = HyLoRADAModel.from_pretrained(make_base(), checkpoint)
     assert torch.equal(opened(_ids()).logits, model.eval()(_ids()).logits)
@@ -51,13 +62,19 @@ def test_model_that_trainer_saved_at_the_end_opens(
     assert torch.equal(opened(_ids()).logits, model.eval()(_ids()).logits)
 
 
-def test_output_folder_names_its_checkpoints(trained: tuple[HyLoRADAModel, Path], make_base: MakeBase) -> None:
+def test_output_folder_names_its_checkpoints(
+    trained: tuple[HyLoRADAModel, Path], make_base: MakeBase
+) -> None:
     with pytest.raises(InputError, match="name one of its 2 checkpoints, such as checkpoint-4"):
         HyLoRADAModel.from_pretrained(make_base(), trained[1].parent)
 
 
-def test_checkpoint_of_another_base_is_refused(trained: tuple[HyLoRADAModel, Path], make_base: MakeBase) -> None:
-    with pytest.raises(InputError, match="was saved for a base with model_type 'llama', this one has 'gpt2'"):
+def test_checkpoint_of_another_base_is_refused(
+    trained: tuple[HyLoRADAModel, Path], make_base: MakeBase
+) -> None:
+    with pytest.raises(
+        InputError, match="was saved for a base with model_type 'llama', this one has 'gpt2'"
+    ):
         HyLoRADAModel.from_pretrained(make_base("gpt2"), trained[1])
 
 
@@ -73,11 +90,23 @@ def _without(name: str) -> Callable[[dict[str, Tensor]], Any]:
     ("damage", "message"),
     [
         (_without("adapter.landmark.scale"), "tensor 'adapter.landmark.scale' is missing"),
-        (_without("hylorada_config"), "is older than checkpoints that hold the adapter's configuration; make the "),
+        (
+            _without("hylorada_config"),
+            "is older than checkpoints that hold the adapter's configuration; make the ",
+        ),
         (lambda state: state.update(extra=torch.ones(2)), "tensor 'extra' is unexpected"),
-        (lambda state: state["adapter.landmark.scale"].fill_(torch.nan), "numbers that are not finite"),
-        (lambda state: state.update(hylorada_config=_text("no object")), "format None, expected 'hylorada-adapter-1'"),
-        (lambda state: state.update(hylorada_config=torch.tensor([123])), "tensor 'hylorada_config' is damaged"),
+        (
+            lambda state: state["adapter.landmark.scale"].fill_(torch.nan),
+            "numbers that are not finite",
+        ),
+        (
+            lambda state: state.update(hylorada_config=_text("no object")),
+            "format None, expected 'hylorada-adapter-1'",
+        ),
+        (
+            lambda state: state.update(hylorada_config=torch.tensor([123])),
+            "tensor 'hylorada_config' is damaged",
+        ),
     ],
 )
 def test_damaged_checkpoint_is_refused(
@@ -96,7 +125,9 @@ def test_damaged_checkpoint_is_refused(
 
 def test_folder_of_a_whole_model_is_no_checkpoint(make_base: MakeBase, tmp_path: Path) -> None:
     make_base().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/model.safetensors holds no adapter")):
+    with pytest.raises(
+        InputError, match=re.escape(f"{tmp_path}/model.safetensors holds no adapter")
+    ):
         HyLoRADAModel.from_pretrained(make_base(), tmp_path)
 
 

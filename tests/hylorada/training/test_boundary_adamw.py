@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from hylorada import BatchOrder, HyLoRADAConfig, HyLoRADAModel, InputError, Seat, TrainingConfig, train_step
+from hylorada import (
+    BatchOrder,
+    HyLoRADAConfig,
+    HyLoRADAModel,
+    InputError,
+    Seat,
+    TrainingConfig,
+    train_step,
+)
 from hylorada.training.seat import learning_rate_factor
 
 MakeModel = Callable[..., HyLoRADAModel]
@@ -70,16 +78,22 @@ def _boundaries(model: HyLoRADAModel) -> Tensor:
 def _own_loop(model: HyLoRADAModel, token_blocks: npt.NDArray[np.int32]) -> list[Tensor]:
     """A loop as people write it; its loss by hand, for that of transformers is fp32."""
     optimizer = model.create_optimizer(_TRAINING)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, _TRAINING))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_factor(step, _TRAINING)
+    )
     blocks, path = torch.from_numpy(token_blocks.astype(np.int64)), []
     boundaries = model.adapter.boundaries
     assert boundaries is not None
     for step in range(_STEPS):
         ids = blocks[step * _BATCH : (step + 1) * _BATCH]
         logits = model(input_ids=ids).logits[:, :-1]
-        ends = torch.cat([boundaries.new_zeros(1), boundaries.sort().values, boundaries.new_ones(1)])
+        ends = torch.cat(
+            [boundaries.new_zeros(1), boundaries.sort().values, boundaries.new_ones(1)]
+        )
         penalty = -0.3 * boundaries.std(correction=0) - 0.2 * ends.diff().min()
-        (nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()) + penalty).backward()
+        (
+            nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()) + penalty
+        ).backward()
         nn.utils.clip_grad_norm_(model.parameters(), _TRAINING.max_grad_norm)
         optimizer.step()
         schedule.step()
@@ -89,19 +103,39 @@ def _own_loop(model: HyLoRADAModel, token_blocks: npt.NDArray[np.int32]) -> list
 
 
 def _mean_nll(*, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor, **_: Any) -> Tensor:
-    total = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+    total = nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
+    )
     return total / num_items_in_batch
 
 
-def _trainer(model: HyLoRADAModel, folder: Path, token_blocks: npt.NDArray[np.int32], **changes: Any) -> Trainer:
-    data = [{"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))]
-    same = ("max_steps", "learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon")
+def _trainer(
+    model: HyLoRADAModel, folder: Path, token_blocks: npt.NDArray[np.int32], **changes: Any
+) -> Trainer:
+    data = [
+        {"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))
+    ]
+    same = (
+        "max_steps",
+        "learning_rate",
+        "weight_decay",
+        "max_grad_norm",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+    )
     args = TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, lr_scheduler_type="linear",
         train_sampling_strategy="sequential", save_steps=2, logging_steps=1,
         **{"per_device_train_batch_size": _BATCH, **{name: getattr(_TRAINING, name) for name in same}, **changes},
     )  # fmt: skip
-    return Trainer(model, args, train_dataset=data, eval_dataset=data, optimizers=(model.create_optimizer(args), None))
+    return Trainer(
+        model,
+        args,
+        train_dataset=data,
+        eval_dataset=data,
+        optimizers=(model.create_optimizer(args), None),
+    )
 
 
 def _differences(one: HyLoRADAModel, other: HyLoRADAModel) -> dict[str, float]:
@@ -109,7 +143,9 @@ def _differences(one: HyLoRADAModel, other: HyLoRADAModel) -> dict[str, float]:
     return {name: float((a - b).detach().abs().max()) for (name, a), b in pairs}
 
 
-def test_own_loop_trains_as_a_seat_does(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+def test_own_loop_trains_as_a_seat_does(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
     seated, own = make(), make()
     start = _boundaries(own)
     theirs, ours = _seat_run(seated, token_blocks), _own_loop(own, token_blocks)
@@ -118,7 +154,9 @@ def test_own_loop_trains_as_a_seat_does(make: MakeModel, token_blocks: npt.NDArr
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     held = [torch.equal(path, start) for path in ours]
     assert held == [True] * 4 + [False] * 4  # 0.4 x 8 steps, so step 3 begins within them
-    assert any(bool(((path == 0) | (path == 1)).any()) for path in ours)  # without the clamp one would be outside
+    assert any(
+        bool(((path == 0) | (path == 1)).any()) for path in ours
+    )  # without the clamp one would be outside
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])
@@ -128,7 +166,10 @@ def test_trainer_trains_as_a_seat_does(
     seated, trained = make(), make()
     trained.base.loss_function = _mean_nll  # transformers' own rounds the logits to fp32
     _seat_run(seated, token_blocks)
-    sizes = {"per_device_train_batch_size": _BATCH // accumulated, "gradient_accumulation_steps": accumulated}
+    sizes = {
+        "per_device_train_batch_size": _BATCH // accumulated,
+        "gradient_accumulation_steps": accumulated,
+    }
     _trainer(trained, tmp_path, token_blocks, **sizes).train()
     assert max(_differences(seated, trained).values()) < 1e-10
 
@@ -138,16 +179,22 @@ def test_trainer_goes_on_bit_for_bit_while_boundaries_are_held(
 ) -> None:
     whole, again = make(), make()
     _trainer(whole, tmp_path, token_blocks).train()
-    _trainer(again, tmp_path, token_blocks).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    _trainer(again, tmp_path, token_blocks).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+    )
     assert set(_differences(whole, again).values()) == {0.0}
 
 
-def test_loss_has_the_regularizers_in_training_alone(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+def test_loss_has_the_regularizers_in_training_alone(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
     model, ids = make(), torch.from_numpy(token_blocks[:2].astype(np.int64))
     penalty = -0.3 * float(torch.tensor([0.02, 0.5, 0.97]).std(correction=0)) - 0.2 * 0.02
     plain = float(model.eval()(input_ids=ids, labels=ids).loss.detach())
     model.train()
-    assert float(model(input_ids=ids, labels=ids).loss.detach()) == pytest.approx(plain + penalty, abs=1e-6)
+    assert float(model(input_ids=ids, labels=ids).loss.detach()) == pytest.approx(
+        plain + penalty, abs=1e-6
+    )
     loss, *rest = model(input_ids=ids, labels=ids, return_dict=False)
     assert float(loss.detach()) == pytest.approx(plain + penalty, abs=1e-6)
     assert rest[0].shape == (*ids.shape, model.config.vocab_size)
@@ -156,7 +203,9 @@ def test_loss_has_the_regularizers_in_training_alone(make: MakeModel, token_bloc
         assert float(model(input_ids=ids, labels=ids).loss) == base_alone
 
 
-def _steps(model: HyLoRADAModel, optimizer: torch.optim.Optimizer, token_blocks: npt.NDArray[np.int32]) -> list[bool]:
+def _steps(
+    model: HyLoRADAModel, optimizer: torch.optim.Optimizer, token_blocks: npt.NDArray[np.int32]
+) -> list[bool]:
     """Whether boundaries were held in each of eight steps."""
     ids, held = torch.from_numpy(token_blocks[:2].astype(np.int64)), []
     for _ in range(_STEPS):
@@ -171,15 +220,21 @@ def _steps(model: HyLoRADAModel, optimizer: torch.optim.Optimizer, token_blocks:
 _FOUR = [True] * 4 + [False] * 4  # of 0.4 x 8 steps the fourth begins within the hold
 
 
-@pytest.mark.parametrize("frozen", ["lora", "lora.model/layers/0/self_attn/q_proj.lora_A", "landmark.landmarks"])
-def test_hold_ends_whatever_else_is_frozen(make: MakeModel, token_blocks: npt.NDArray[np.int32], frozen: str) -> None:
+@pytest.mark.parametrize(
+    "frozen", ["lora", "lora.model/layers/0/self_attn/q_proj.lora_A", "landmark.landmarks"]
+)
+def test_hold_ends_whatever_else_is_frozen(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32], frozen: str
+) -> None:
     model = make()
     for name, parameter in model.adapter.named_parameters():
         parameter.requires_grad_(not name.startswith(frozen))
     assert _steps(model, model.create_optimizer(_TRAINING), token_blocks) == _FOUR
 
 
-def test_boundaries_may_be_frozen_themselves(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+def test_boundaries_may_be_frozen_themselves(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
     model = make()
     model.adapter.get_parameter("landmark.boundaries").requires_grad_(False)
     assert _steps(model, model.create_optimizer(_TRAINING), token_blocks) == [True] * _STEPS
@@ -202,7 +257,9 @@ def test_closure_is_held_too(make: MakeModel, token_blocks: npt.NDArray[np.int32
     assert losses[-1] < losses[0]
 
 
-def test_next_optimizer_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+def test_next_optimizer_holds_by_its_own_steps(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
     model = make()
     first = model.create_optimizer(_TRAINING)  # left unused, but alive
     with pytest.raises(InputError, match="max_steps"):
@@ -214,7 +271,9 @@ def test_next_optimizer_holds_by_its_own_steps(make: MakeModel, token_blocks: np
 
 
 @pytest.mark.parametrize("ending", ["gone", "closed"])
-def test_hold_ends_with_its_optimizer(make: MakeModel, token_blocks: npt.NDArray[np.int32], ending: str) -> None:
+def test_hold_ends_with_its_optimizer(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32], ending: str
+) -> None:
     model = make()
     optimizer: torch.optim.Optimizer | None = model.create_optimizer(_TRAINING)
     boundaries = model.adapter.get_parameter("landmark.boundaries")
@@ -231,7 +290,9 @@ def test_hold_ends_with_its_optimizer(make: MakeModel, token_blocks: npt.NDArray
 def test_seat_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
     model, alone = make(), make()
     optimizer = model.create_optimizer(_TRAINING)
-    for one, other in zip(_seat_run(model, token_blocks), _seat_run(alone, token_blocks), strict=True):
+    for one, other in zip(
+        _seat_run(model, token_blocks), _seat_run(alone, token_blocks), strict=True
+    ):
         assert torch.equal(one, other)
     assert optimizer.holds()  # type: ignore[attr-defined]  # it was never stepped
     with pytest.raises(RuntimeError, match="has the seat's optimizer"):
@@ -251,7 +312,9 @@ def test_copies_have_the_hold_of_their_optimizer(
     assert not any(_steps(free, torch.optim.SGD(free.adapter.parameters(), lr=0.1), token_blocks))
 
 
-def test_longer_run_holds_by_its_own_number_of_steps(make: MakeModel, token_blocks: npt.NDArray[np.int32]) -> None:
+def test_longer_run_holds_by_its_own_number_of_steps(
+    make: MakeModel, token_blocks: npt.NDArray[np.int32]
+) -> None:
     model = make()
     optimizer = model.create_optimizer(_TRAINING)
     assert _steps(model, optimizer, token_blocks)[:1] == [True]
@@ -264,7 +327,9 @@ def test_longer_run_holds_by_its_own_number_of_steps(make: MakeModel, token_bloc
 def test_hooks_are_called_once_a_step_and_other_groups_are_let_be(
     make: MakeModel, token_blocks: npt.NDArray[np.int32]
 ) -> None:
-    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # torch now has its class's step wrapped for hooks
+    torch.optim.AdamW(
+        [nn.Parameter(torch.zeros(1))]
+    )  # torch now has its class's step wrapped for hooks
     model, called = make(), list[str]()
     optimizer = model.create_optimizer(_TRAINING)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
@@ -280,10 +345,14 @@ def test_fixed_buckets_need_no_steps_of_their_own(make: MakeModel) -> None:
     assert [(g["name"], g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == [
         ("matrices", 0.02, 0.1), ("scalars", 0.02, 0.0)
     ]  # fmt: skip
-    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.adapter.parameters()}
+    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {
+        id(p) for p in model.adapter.parameters()
+    }
 
 
-@pytest.mark.parametrize("changes", [{"label_smoothing_factor": 0.1}, {}], ids=["smoothing", "own loss"])
+@pytest.mark.parametrize(
+    "changes", [{"label_smoothing_factor": 0.1}, {}], ids=["smoothing", "own loss"]
+)
 def test_loss_of_somebody_else_is_refused_with_regularizers(
     make: MakeModel, token_blocks: npt.NDArray[np.int32], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -293,7 +362,9 @@ def test_loss_of_somebody_else_is_refused_with_regularizers(
         if not changes:
             trainer.compute_loss_func = lambda output, labels, **_: output.logits.square().mean()
         if refused:
-            with pytest.raises(InputError, match="label_smoothing_factor and compute_loss_func leave it out"):
+            with pytest.raises(
+                InputError, match="label_smoothing_factor and compute_loss_func leave it out"
+            ):
                 trainer.train()
         else:
             trainer.train()
@@ -306,9 +377,13 @@ def test_hold_without_a_number_of_steps_is_refused(make: MakeModel, tmp_path: Pa
     make(boundary_warmup=0.0).create_optimizer(args)
 
 
-@pytest.mark.parametrize("training", [None, {"max_steps": 8}, HyLoRADAConfig()], ids=["none", "dict", "adapter's"])
+@pytest.mark.parametrize(
+    "training", [None, {"max_steps": 8}, HyLoRADAConfig()], ids=["none", "dict", "adapter's"]
+)
 def test_other_kinds_of_training_are_refused(make: MakeModel, training: Any) -> None:
-    with pytest.raises(InputError, match="training must be a TrainingConfig or transformers' TrainingArguments"):
+    with pytest.raises(
+        InputError, match="training must be a TrainingConfig or transformers' TrainingArguments"
+    ):
         make().create_optimizer(training)
 
 
@@ -316,7 +391,9 @@ def test_settings_are_checked_and_are_the_optimizers(make: MakeModel, tmp_path: 
     optimizer = make().create_optimizer(_TRAINING)
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.02, 0.1)
     with pytest.raises(ValueError, match="Invalid learning rate"):
-        make().create_optimizer(TrainingArguments(str(tmp_path), learning_rate=-1.0, max_steps=8, use_cpu=True))
+        make().create_optimizer(
+            TrainingArguments(str(tmp_path), learning_rate=-1.0, max_steps=8, use_cpu=True)
+        )
 
 
 def test_optimizer_of_a_closed_model_is_refused(make: MakeModel) -> None:

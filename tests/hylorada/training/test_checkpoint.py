@@ -20,7 +20,12 @@ from hylorada.training.checkpoint import _checksum, load_seat, read_parameters, 
 from hylorada.training.seat import Seat
 from hylorada.training.steps import Outcome, train_step
 
-CURRICULUM = {"landmark_bucketing": "learnable", "boundary_init": "fixed", "boundary_warmup": 0.5, "lora_dropout": 0.1}
+CURRICULUM = {
+    "landmark_bucketing": "learnable",
+    "boundary_init": "fixed",
+    "boundary_warmup": 0.5,
+    "lora_dropout": 0.1,
+}
 ARMS: list[dict[str, Any]] = [{**CURRICULUM, "boundary_warmup": 0.2}, CURRICULUM]
 STEPS = 10
 
@@ -29,15 +34,22 @@ class Lab:
     """Fresh seats over one base, and their losses."""
 
     def __init__(
-        self, base: PreTrainedModel, make_config: Callable[..., HyLoRADAConfig], ids: npt.NDArray[np.int32]
+        self,
+        base: PreTrainedModel,
+        make_config: Callable[..., HyLoRADAConfig],
+        ids: npt.NDArray[np.int32],
     ) -> None:
         self.pack = Pack(base)
         self.make_config = make_config
         self.ids = ids
 
     def seat(self, seed: int = 0, **changes: Any) -> Seat:
-        training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e-2, weight_decay=0.1)
-        adapter = Adapter(self.pack.base, self.make_config(**{"lora_dropout": 0.1, **changes}), seed=seed)
+        training = TrainingConfig(
+            max_steps=STEPS, batch_size=2, learning_rate=1e-2, weight_decay=0.1
+        )
+        adapter = Adapter(
+            self.pack.base, self.make_config(**{"lora_dropout": 0.1, **changes}), seed=seed
+        )
         return Seat(adapter, training, BatchOrder(len(self.ids), 2, seed=4))
 
     def train(self, seat: Seat, steps: int) -> list[Outcome]:
@@ -62,7 +74,9 @@ def saved(lab: Lab, tmp_path: Path) -> Path:
     return tmp_path / "seat.safetensors"
 
 
-def _rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object], **metadata: str) -> None:
+def _rewrite(
+    path: Path, change: Callable[[dict[str, torch.Tensor]], object], **metadata: str
+) -> None:
     with safe_open(path, framework="pt") as file:
         kept = dict(file.metadata())
     tensors = load_file(path)
@@ -72,7 +86,9 @@ def _rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object], **
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=["curriculum over", "curriculum on"])
-def test_resumed_losses_are_those_of_one_run_bit_for_bit(lab: Lab, tmp_path: Path, arm: dict[str, Any]) -> None:
+def test_resumed_losses_are_those_of_one_run_bit_for_bit(
+    lab: Lab, tmp_path: Path, arm: dict[str, Any]
+) -> None:
     path = tmp_path / "seat.safetensors"
     whole = lab.seat(**arm)
     at_once = lab.train(whole, STEPS)
@@ -85,12 +101,18 @@ def test_resumed_losses_are_those_of_one_run_bit_for_bit(lab: Lab, tmp_path: Pat
     assert second.step == STEPS // 2
     assert extra == {"losses": losses}
     assert losses + lab.train(second, STEPS // 2) == at_once
-    for parameter, other in zip(second.adapter.parameters(), whole.adapter.parameters(), strict=True):
+    for parameter, other in zip(
+        second.adapter.parameters(), whole.adapter.parameters(), strict=True
+    ):
         assert torch.equal(parameter, other)
 
 
-@pytest.mark.parametrize("arm", [*ARMS, {"landmarks": False}, {"landmark_design": "per_layer", "use_dora": True}])
-def test_parameters_are_read_by_name_without_a_base(lab: Lab, tmp_path: Path, arm: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "arm", [*ARMS, {"landmarks": False}, {"landmark_design": "per_layer", "use_dora": True}]
+)
+def test_parameters_are_read_by_name_without_a_base(
+    lab: Lab, tmp_path: Path, arm: dict[str, Any]
+) -> None:
     seat = lab.seat(**arm)
     lab.train(seat, 2)
     save_seat(seat, tmp_path / "seat.safetensors", {})
@@ -136,7 +158,9 @@ def test_flipped_bit_in_the_header_costs_the_file_alone(lab: Lab, saved: Path, w
 
 
 @pytest.mark.parametrize("where", [-1, -500, -5000])
-def test_flipped_bit_is_refused_and_the_seat_left_as_it_was(lab: Lab, saved: Path, where: int) -> None:
+def test_flipped_bit_is_refused_and_the_seat_left_as_it_was(
+    lab: Lab, saved: Path, where: int
+) -> None:
     content = bytearray(saved.read_bytes())
     content[where] ^= 1
     saved.write_bytes(content)
@@ -152,11 +176,15 @@ def test_flipped_bit_is_refused_and_the_seat_left_as_it_was(lab: Lab, saved: Pat
 )
 def test_missing_tensor_is_refused_by_name(lab: Lab, saved: Path, name: str) -> None:
     _rewrite(saved, lambda tensors: tensors.pop(name))
-    with pytest.raises(InputError, match=f"doesn't fit the adapter: 1 tensors differ, first \\['{name}'\\]"):
+    with pytest.raises(
+        InputError, match=f"doesn't fit the adapter: 1 tensors differ, first \\['{name}'\\]"
+    ):
         load_seat(lab.seat(), saved)
 
 
-@pytest.mark.parametrize("name", ["matrices/stranger", "stranger", "boundaries/exp_avg", "strangers/step"])
+@pytest.mark.parametrize(
+    "name", ["matrices/stranger", "stranger", "boundaries/exp_avg", "strangers/step"]
+)
 def test_unexpected_tensor_is_refused_by_name(lab: Lab, saved: Path, name: str) -> None:
     _rewrite(saved, lambda tensors: tensors.update({name: torch.zeros(1)}))
     with pytest.raises(InputError, match=f"1 tensors differ, first \\['{name}'\\]"):
@@ -165,30 +193,42 @@ def test_unexpected_tensor_is_refused_by_name(lab: Lab, saved: Path, name: str) 
 
 @pytest.mark.parametrize("value", [torch.zeros(3), torch.zeros((), dtype=torch.bfloat16)])
 @pytest.mark.parametrize("name", ["matrices/values", "scalars/exp_avg_sq", "scalars/step"])
-def test_other_shape_or_dtype_is_refused(lab: Lab, saved: Path, name: str, value: torch.Tensor) -> None:
+def test_other_shape_or_dtype_is_refused(
+    lab: Lab, saved: Path, name: str, value: torch.Tensor
+) -> None:
     _rewrite(saved, lambda tensors: tensors.update({name: value}))
     with pytest.raises(InputError, match=f"1 tensors differ, first \\['{name}'\\]"):
         load_seat(lab.seat(), saved)
 
 
-@pytest.mark.parametrize("changes", [{"r": 3}, {"landmarks": False}, {"landmark_bucketing": "learnable"}])
-def test_checkpoint_of_another_configuration_changes_nothing(lab: Lab, saved: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"r": 3}, {"landmarks": False}, {"landmark_bucketing": "learnable"}]
+)
+def test_checkpoint_of_another_configuration_changes_nothing(
+    lab: Lab, saved: Path, changes: dict[str, Any]
+) -> None:
     seat, untouched = lab.seat(**changes), lab.seat(**changes)
     with pytest.raises(InputError, match="doesn't fit the adapter"):
         load_seat(seat, saved)
     assert lab.train(seat, 3) == lab.train(untouched, 3)
 
 
-def test_seat_of_another_kind_of_device_goes_on_but_for_its_dropout_stream(lab: Lab, saved: Path) -> None:
+def test_seat_of_another_kind_of_device_goes_on_but_for_its_dropout_stream(
+    lab: Lab, saved: Path
+) -> None:
     """A GPU's stream has 16 bytes; ``export`` loads what a GPU has trained on the CPU."""
-    _rewrite(saved, lambda tensors: tensors.update(dropout_stream=torch.zeros(16, dtype=torch.uint8)))
+    _rewrite(
+        saved, lambda tensors: tensors.update(dropout_stream=torch.zeros(16, dtype=torch.uint8))
+    )
     seat, trained = lab.seat(), lab.seat()
     lab.train(trained, 2)
     load_seat(seat, saved)
     assert seat.step == 2
     for ours, theirs in zip(seat.groups, trained.groups, strict=True):
         assert torch.equal(ours.values, theirs.values)
-    assert torch.equal(seat.adapter.dropout_stream.get_state(), lab.seat().adapter.dropout_stream.get_state())
+    assert torch.equal(
+        seat.adapter.dropout_stream.get_state(), lab.seat().adapter.dropout_stream.get_state()
+    )
 
 
 def test_other_format_is_refused(lab: Lab, saved: Path) -> None:
@@ -200,7 +240,9 @@ def test_other_format_is_refused(lab: Lab, saved: Path) -> None:
         load_seat(lab.seat(), saved)
 
 
-def test_interrupted_write_leaves_the_old_file(lab: Lab, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_leaves_the_old_file(
+    lab: Lab, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = saved.read_bytes()
     seat = lab.seat()
     lab.train(seat, 4)
@@ -222,4 +264,8 @@ def test_interrupted_write_leaves_the_old_file(lab: Lab, saved: Path, monkeypatc
 def test_extra_values_keep_their_bits(lab: Lab, tmp_path: Path) -> None:
     extra = {"loss": 0.1 + 0.2, "nested": {"list": [1, None, "ü"]}, "infinite": float("inf")}
     save_seat(lab.seat(), tmp_path / "seat.safetensors", extra)
-    assert load_seat(lab.seat(), tmp_path / "seat.safetensors") == json.loads(json.dumps(extra)) == extra
+    assert (
+        load_seat(lab.seat(), tmp_path / "seat.safetensors")
+        == json.loads(json.dumps(extra))
+        == extra
+    )

@@ -14,7 +14,18 @@ import torch
 from designs import ARCHITECTURES, DESIGNS
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, BatchOrder, Blocks, HyLoRADAConfig, Lanes, Pack, Seat, TrainingConfig, evaluate, read_step
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    Blocks,
+    HyLoRADAConfig,
+    Lanes,
+    Pack,
+    Seat,
+    TrainingConfig,
+    evaluate,
+    read_step,
+)
 from hylorada.training.steps import train_step
 
 MakeBase = Callable[..., PreTrainedModel]
@@ -26,8 +37,13 @@ STEPS = 4
 def _seats(base: PreTrainedModel, make_config: MakeConfig, ids: Ids) -> dict[str, Seat]:
     training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e-2)
     order = BatchOrder(len(ids), 2, seed=5)
-    configs = {name: make_config(**{"lora_dropout": 0.2, **changes}) for name, changes in DESIGNS.items()}
-    return {name: Seat(Adapter(base, c, seed=k), training, order) for k, (name, c) in enumerate(configs.items())}
+    configs = {
+        name: make_config(**{"lora_dropout": 0.2, **changes}) for name, changes in DESIGNS.items()
+    }
+    return {
+        name: Seat(Adapter(base, c, seed=k), training, order)
+        for k, (name, c) in enumerate(configs.items())
+    }
 
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
@@ -65,9 +81,13 @@ def test_weights_are_there_once(make_base: MakeBase) -> None:
     lanes = Lanes(make_base("gpt2"), cores=8)
     assert len(lanes.packs) == 4
     assert lanes.packs[0].base is lanes.base
-    places = [[t.data_ptr() for t in (*p.base.parameters(), *p.base.buffers())] for p in lanes.packs]
+    places = [
+        [t.data_ptr() for t in (*p.base.parameters(), *p.base.buffers())] for p in lanes.packs
+    ]
     assert all(place == places[0] for place in places)
-    assert len({id(m) for p in lanes.packs for m in p.base.modules()}) == 4 * len(list(lanes.base.modules()))
+    assert len({id(m) for p in lanes.packs for m in p.base.modules()}) == 4 * len(
+        list(lanes.base.modules())
+    )
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
@@ -119,7 +139,12 @@ def test_teams_of_threads_never_outnumber_the_cores() -> None:
         assert counts[-1] == counts[0], counts
         assert max(counts) <= counts[0] + 1, counts  # the caller's team may outlast its last use
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
 
 
@@ -134,7 +159,12 @@ def test_number_of_threads_stays_a_threads_own() -> None:
         torch.set_num_threads(3)
         print(thread.submit(torch.get_num_threads).result(), torch.get_num_threads())
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "1 3"), run.stderr
 
 

@@ -11,7 +11,16 @@ from designs import DESIGNS, FAMILIES
 from torch import nn
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, BatchOrder, HyLoRADAConfig, InputError, Pack, Seat, TrainingConfig, probe
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    HyLoRADAConfig,
+    InputError,
+    Pack,
+    Seat,
+    TrainingConfig,
+    probe,
+)
 from hylorada.adapters.running_pools import Tokens
 
 MakeBase = Callable[..., PreTrainedModel]
@@ -19,7 +28,9 @@ MakeConfig = Callable[..., HyLoRADAConfig]
 
 
 class Lab:
-    def __init__(self, base: PreTrainedModel, make_config: MakeConfig, ids: npt.NDArray[np.int32]) -> None:
+    def __init__(
+        self, base: PreTrainedModel, make_config: MakeConfig, ids: npt.NDArray[np.int32]
+    ) -> None:
         self.base, self.make_config, self.ids = base, make_config, torch.from_numpy(ids)
 
     def seat(self, **changes: Any) -> Seat:
@@ -33,7 +44,9 @@ class Lab:
 
 
 @pytest.fixture
-def make_lab(make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32]) -> Callable[..., Lab]:
+def make_lab(
+    make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32]
+) -> Callable[..., Lab]:
     return lambda *args: Lab(make_base(*args), make_config, token_blocks)
 
 
@@ -44,7 +57,9 @@ def test_every_design_passes(make_lab: Callable[..., Lab], family: str, dtype: t
     probe(Pack(lab.base), [lab.seat(**changes) for changes in DESIGNS.values()], lab.ids)
 
 
-@pytest.mark.parametrize(("design", "place"), [("global", "model.norm"), ("per_layer", "model.layers.1")])
+@pytest.mark.parametrize(
+    ("design", "place"), [("global", "model.norm"), ("per_layer", "model.layers.1")]
+)
 def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
     make_lab: Callable[..., Lab], design: str, place: str
 ) -> None:
@@ -55,11 +70,15 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
     leaking.adapter.landmark.noncausal = True  # type: ignore[union-attr]
     misapplied, problem = lab.problems(lab.seat(), leaking)
     assert misapplied == "replication_noncausal_pooling is True in the trainer, False was asked for"
-    assert problem.startswith(f"landmark_design {design!r}: the prediction from 1 tokens depends on later ones")
+    assert problem.startswith(
+        f"landmark_design {design!r}: the prediction from 1 tokens depends on later ones"
+    )
     assert problem.endswith(f"through {place!r}")
 
 
-def test_leak_within_chunks_is_found(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leak_within_chunks_is_found(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its borders lie on powers of two."""
 
     def by_chunk(_tokens: Tokens, x: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -76,17 +95,29 @@ def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> N
     seat = lab.seat(landmark_design="per_layer")
     other = lab.seat(landmark_design="global")
     other.adapter.config = seat.adapter.config
-    assert lab.problems(other)[0] == "landmark_design is 'global' in the trainer, 'per_layer' was asked for"
+    assert (
+        lab.problems(other)[0]
+        == "landmark_design is 'global' in the trainer, 'per_layer' was asked for"
+    )
 
 
 def test_fewer_blocks_than_a_batch(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
     lab.ids = lab.ids[:1]
-    seats = [Seat(lab.seat().adapter, TrainingConfig(batch_size=4), BatchOrder(1, 4, 0)) for _ in range(2)]
-    probe(Pack(lab.base), [*seats, lab.seat(landmark_design="global", replication_noncausal_pooling=True)], lab.ids)
+    seats = [
+        Seat(lab.seat().adapter, TrainingConfig(batch_size=4), BatchOrder(1, 4, 0))
+        for _ in range(2)
+    ]
+    probe(
+        Pack(lab.base),
+        [*seats, lab.seat(landmark_design="global", replication_noncausal_pooling=True)],
+        lab.ids,
+    )
 
 
-def test_memory_for_one_seat_at_a_time_is_enough(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_one_seat_at_a_time_is_enough(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab = make_lab()
     pack = Pack(lab.base)
     whole, limit = pack.token_nll, [1]
@@ -105,9 +136,13 @@ def test_memory_for_one_seat_at_a_time_is_enough(make_lab: Callable[..., Lab], m
 
 def test_base_that_looks_ahead_is_named(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
-    lab.base.get_submodule("model.layers.1.mlp").register_forward_hook(lambda _m, _i, out: out + out.mean(1, True))
+    lab.base.get_submodule("model.layers.1.mlp").register_forward_hook(
+        lambda _m, _i, out: out + out.mean(1, True)
+    )
     (problem,) = lab.problems(lab.seat(landmarks=False))
-    assert problem.startswith("adapter without landmarks: the prediction from 1 tokens depends on later ones")
+    assert problem.startswith(
+        "adapter without landmarks: the prediction from 1 tokens depends on later ones"
+    )
     assert problem.endswith("through 'model.layers.1'")
 
 
@@ -116,7 +151,9 @@ def test_parameter_without_effect_is_named(make_lab: Callable[..., Lab]) -> None
     adapter = Adapter(lab.base, lab.make_config(landmarks=False), seed=1)
     adapter.register_parameter("forgotten", nn.Parameter(torch.ones(3)))
     seat = Seat(adapter, TrainingConfig(batch_size=2), BatchOrder(len(lab.ids), 2, 0))
-    assert lab.problems(seat) == ["adapter without landmarks: parameter 'forgotten' gets no gradient"]
+    assert lab.problems(seat) == [
+        "adapter without landmarks: parameter 'forgotten' gets no gradient"
+    ]
 
 
 def test_setting_that_did_not_arrive_is_named(make_lab: Callable[..., Lab]) -> None:

@@ -21,11 +21,19 @@ STEADY: dict[str, Any] = {"lr_scheduler_type": "constant", "warmup_ratio": 0.0}
 
 
 @pytest.fixture
-def make_seat(make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig]) -> MakeSeat:
-    def make(adapter: dict[str, Any], training: dict[str, Any], dtype: torch.dtype = torch.float32) -> Seat:
+def make_seat(
+    make_base: Callable[..., PreTrainedModel], make_config: Callable[..., HyLoRADAConfig]
+) -> MakeSeat:
+    def make(
+        adapter: dict[str, Any], training: dict[str, Any], dtype: torch.dtype = torch.float32
+    ) -> Seat:
         base = make_base("gpt2", dtype)
         settings = TrainingConfig(**training)
-        return Seat(Adapter(base, make_config(**adapter), seed=0), settings, BatchOrder(24, settings.batch_size, 0))
+        return Seat(
+            Adapter(base, make_config(**adapter), seed=0),
+            settings,
+            BatchOrder(24, settings.batch_size, 0),
+        )
 
     return make
 
@@ -61,11 +69,15 @@ def _bits(seat: Seat) -> list[torch.Tensor]:
 )
 def test_schedule_is_that_of_transformers(kind: str, max_steps: int, warmup_ratio: float) -> None:
     """After the warm-up equal; within it one step ahead, as transformers' first step has learning rate 0."""
-    training = TrainingConfig(max_steps=max_steps, warmup_ratio=warmup_ratio, lr_scheduler_type=kind)  # type: ignore[arg-type]
+    training = TrainingConfig(
+        max_steps=max_steps, warmup_ratio=warmup_ratio, lr_scheduler_type=kind
+    )  # type: ignore[arg-type]
     warmup = math.ceil(warmup_ratio * max_steps)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     name = "constant_with_warmup" if kind == "constant" else kind
-    schedule = transformers.get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=max_steps)
+    schedule = transformers.get_scheduler(
+        name, optimizer, num_warmup_steps=warmup, num_training_steps=max_steps
+    )
     theirs = []
     for _ in range(max_steps):
         theirs.append(schedule.get_last_lr()[0])
@@ -78,7 +90,12 @@ def test_schedule_is_that_of_transformers(kind: str, max_steps: int, warmup_rati
 
 
 def test_each_step_uses_the_scheduled_rate(make_seat: MakeSeat) -> None:
-    training = {"max_steps": 6, "warmup_ratio": 0.5, "lr_scheduler_type": "linear", "learning_rate": 0.01}
+    training = {
+        "max_steps": 6,
+        "warmup_ratio": 0.5,
+        "lr_scheduler_type": "linear",
+        "learning_rate": 0.01,
+    }
     seat = make_seat({**LEARNABLE, "boundary_lr_scale": 3.0}, training)
     rates = []
     for _ in range(6):
@@ -92,8 +109,12 @@ def test_each_step_uses_the_scheduled_rate(make_seat: MakeSeat) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
-def test_boundary_moves_by_its_rate_each_step_on_a_bf16_base(make_seat: MakeSeat, scale: float) -> None:
-    seat = make_seat({**LEARNABLE, "boundary_lr_scale": scale}, {**STEADY, "learning_rate": 1e-4}, torch.bfloat16)
+def test_boundary_moves_by_its_rate_each_step_on_a_bf16_base(
+    make_seat: MakeSeat, scale: float
+) -> None:
+    seat = make_seat(
+        {**LEARNABLE, "boundary_lr_scale": scale}, {**STEADY, "learning_rate": 1e-4}, torch.bfloat16
+    )
     with torch.no_grad():
         _boundaries(seat).fill_(0.5)
     for step in range(1, 101):
@@ -104,7 +125,9 @@ def test_boundary_moves_by_its_rate_each_step_on_a_bf16_base(make_seat: MakeSeat
 
 
 @pytest.mark.parametrize(("gradient", "limit"), [(-1.0, 1.0), (1.0, 0.0)])
-def test_boundaries_stay_inside_the_block(make_seat: MakeSeat, gradient: float, limit: float) -> None:
+def test_boundaries_stay_inside_the_block(
+    make_seat: MakeSeat, gradient: float, limit: float
+) -> None:
     seat = make_seat(LEARNABLE, {**STEADY, "learning_rate": 0.3})
     for _ in range(5):
         _set_gradients(seat, gradient)
@@ -146,11 +169,15 @@ def test_held_boundaries_count_in_no_gradient_norm(make_seat: MakeSeat) -> None:
     _gradient(_boundaries(seat)).fill_(1e6)
     _update(seat, 1.0)
     moment = seat.optimizer.state[seat.adapter.get_parameter("landmark.scale")]["exp_avg"]
-    torch.testing.assert_close(moment, torch.tensor(0.1 * 0.5))  # (1 - beta1) times the unclipped gradient
+    torch.testing.assert_close(
+        moment, torch.tensor(0.1 * 0.5)
+    )  # (1 - beta1) times the unclipped gradient
 
 
 @pytest.mark.parametrize(("norm", "factor"), [(0.5, 1.0), (100.0, 0.01)])
-def test_gradient_is_clipped_by_the_seats_own_norm(make_seat: MakeSeat, norm: float, factor: float) -> None:
+def test_gradient_is_clipped_by_the_seats_own_norm(
+    make_seat: MakeSeat, norm: float, factor: float
+) -> None:
     seats = [make_seat({}, {"max_grad_norm": 1.0}) for _ in range(2)]
     for seat, wanted in zip(seats, (norm, 100.0 if norm == 0.5 else 0.5), strict=True):
         _set_gradients(seat, 1.0)
@@ -161,7 +188,9 @@ def test_gradient_is_clipped_by_the_seats_own_norm(make_seat: MakeSeat, norm: fl
     for seat in seats:
         _update(seat, 1.0)
     for parameter, gradient in zip(first.adapter.parameters(), before, strict=True):
-        moment = first.optimizer.state[parameter]["exp_avg"]  # (1 - beta1) times the clipped gradient
+        moment = first.optimizer.state[parameter][
+            "exp_avg"
+        ]  # (1 - beta1) times the clipped gradient
         torch.testing.assert_close(moment, 0.1 * gradient * factor, rtol=1e-5, atol=0)
 
 
@@ -200,14 +229,31 @@ def test_non_finite_gradient_leaves_adapter_and_moments_as_they_were(make_seat: 
             {"landmarks": False, "position_bias": False, "lora_dropout": 0.1},
             {"max_grad_norm": 0.3, "warmup_ratio": 0.0},
         ),
-        ({"num_landmarks": 0, "target_modules": ("c_attn", "c_fc")}, {"lr_scheduler_type": "linear", "batch_size": 7}),
-        ({"bucket_spacing": "linear", "r": 3, "lora_alpha": 5.0, "use_rslora": False}, {"max_steps": 9}),
-        ({**LEARNABLE, "boundary_init": "random", "temperature": 0.7}, {"weight_decay": 0.2, "adam_epsilon": 1e-6}),
         (
-            {**LEARNABLE, "boundary_init": "fixed", "boundary_warmup": 0.25, "boundary_diversity": 0.1},
+            {"num_landmarks": 0, "target_modules": ("c_attn", "c_fc")},
+            {"lr_scheduler_type": "linear", "batch_size": 7},
+        ),
+        (
+            {"bucket_spacing": "linear", "r": 3, "lora_alpha": 5.0, "use_rslora": False},
+            {"max_steps": 9},
+        ),
+        (
+            {**LEARNABLE, "boundary_init": "random", "temperature": 0.7},
+            {"weight_decay": 0.2, "adam_epsilon": 1e-6},
+        ),
+        (
+            {
+                **LEARNABLE,
+                "boundary_init": "fixed",
+                "boundary_warmup": 0.25,
+                "boundary_diversity": 0.1,
+            },
             {"lr_scheduler_type": "constant", "adam_beta1": 0.5, "adam_beta2": 0.7},
         ),
-        ({**LEARNABLE, "boundary_lr_scale": 7.7, "boundary_repulsion": 0.2}, {"learning_rate": 1.7e-3}),
+        (
+            {**LEARNABLE, "boundary_lr_scale": 7.7, "boundary_repulsion": 0.2},
+            {"learning_rate": 1.7e-3},
+        ),
         (
             {**LEARNABLE, "boundary_lr_scale": 3.3, "num_buckets": 2, "position_bias_buckets": 5},
             {"learning_rate": 1e-2},
@@ -216,7 +262,10 @@ def test_non_finite_gradient_leaves_adapter_and_moments_as_they_were(make_seat: 
     ],
 )
 def test_applied_equals_what_was_asked_for(
-    make_seat: MakeSeat, make_config: Callable[..., HyLoRADAConfig], adapter: dict[str, Any], training: dict[str, Any]
+    make_seat: MakeSeat,
+    make_config: Callable[..., HyLoRADAConfig],
+    adapter: dict[str, Any],
+    training: dict[str, Any],
 ) -> None:
     asked = {**make_config(**adapter).to_dict(), **TrainingConfig(**training).to_dict()}
     seat = make_seat(adapter, training)
@@ -234,10 +283,16 @@ def test_applied_is_read_from_the_live_objects(make_seat: MakeSeat) -> None:
     seat.optimizer.param_groups[0]["weight_decay"] = 0.9
     seat.order.batch_size = 11
     applied = seat.applied()
-    assert (applied["num_landmarks"], applied["weight_decay"], applied["batch_size"]) == (9, 0.9, 11)
+    assert (applied["num_landmarks"], applied["weight_decay"], applied["batch_size"]) == (
+        9,
+        0.9,
+        11,
+    )
 
 
-def test_every_parameter_is_in_one_group(make_seat: MakeSeat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_parameter_is_in_one_group(
+    make_seat: MakeSeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     groups = make_seat(LEARNABLE, {}).optimizer.param_groups
     assert [g["name"] for g in groups] == ["matrices", "scalars", "boundaries"]
     without = make_seat({"landmarks": False, "position_bias": False}, {}).optimizer.param_groups
@@ -261,7 +316,12 @@ def test_update_of_many_seats_is_that_of_torchs_adamw(
     if as_on == "gpu":
         monkeypatch.setattr(seat_module, "_adamw", _adamw_as_on_a_gpu)
         monkeypatch.setattr(seat_module, "_compiled_step", lambda: seat_module._step)
-    adapters: list[dict[str, Any]] = [{}, LEARNABLE, {"landmarks": False, "position_bias": False}, {"r": 3}]
+    adapters: list[dict[str, Any]] = [
+        {},
+        LEARNABLE,
+        {"landmarks": False, "position_bias": False},
+        {"r": 3},
+    ]
     trainings: list[dict[str, Any]] = [
         {"weight_decay": 0.1},
         {"adam_beta1": 0.5, "adam_beta2": 0.9, "max_grad_norm": 0.01},
@@ -273,7 +333,9 @@ def test_update_of_many_seats_is_that_of_torchs_adamw(
     optimizers = []
     for seat, own in zip(seats, copies, strict=True):
         same = dict(zip(seat.adapter.parameters(), own, strict=True))
-        groups = [{**g, "params": [same[p] for p in g["params"]]} for g in seat.optimizer.param_groups]
+        groups = [
+            {**g, "params": [same[p] for p in g["params"]]} for g in seat.optimizer.param_groups
+        ]
         optimizers.append(torch.optim.AdamW(groups))
     generator = torch.Generator().manual_seed(0)
     for step in range(5):
@@ -287,10 +349,14 @@ def test_update_of_many_seats_is_that_of_torchs_adamw(
             torch.nn.utils.clip_grad_norm_(own, seat.training.max_grad_norm)
             if step < 2 or k != 3:
                 optimizer.step()
-            elif step == 2:  # one seat diverges and stays as it is, also when its gradients come back
+            elif (
+                step == 2
+            ):  # one seat diverges and stays as it is, also when its gradients come back
                 _gradient(next(seat.adapter.parameters())).fill_(math.nan)
         results = update(seats, torch.ones(4)).result()
-        assert [isinstance(r, Diverged) for r in results] == [step >= 2 and k == 3 for k in range(4)]
+        assert [isinstance(r, Diverged) for r in results] == [
+            step >= 2 and k == 3 for k in range(4)
+        ]
         for seat, own in zip(seats, copies, strict=True):
             if seat.adapter.boundaries is not None:
                 own[-1].data.clamp_(0, 1)

@@ -33,7 +33,10 @@ def _adapters(base: PreTrainedModel, make_config: MakeConfig, scramble: Scramble
     """Three adapters, the middle one of another rank; dropout in all."""
     learnable = {"r": 3, "landmark_bucketing": "learnable"}
     changes: list[dict[str, Any]] = [{"r": 2}, learnable, {"r": 2, "position_bias": False}]
-    return [scramble(Adapter(base, make_config(lora_dropout=0.3, **c), seed=i), i) for i, c in enumerate(changes)]
+    return [
+        scramble(Adapter(base, make_config(lora_dropout=0.3, **c), seed=i), i)
+        for i, c in enumerate(changes)
+    ]
 
 
 def test_evaluation_does_not_depend_on_rows_or_company(
@@ -103,13 +106,18 @@ def test_model_that_knows_the_next_token_has_no_loss() -> None:
 
 
 def test_evaluation_leaves_training_as_it_was(
-    make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32], blocks: Blocks
+    make_base: MakeBase,
+    make_config: MakeConfig,
+    token_blocks: npt.NDArray[np.int32],
+    blocks: Blocks,
 ) -> None:
     base = make_base()
     pack, training = Pack(base), TrainingConfig(max_steps=6, batch_size=2)
 
     def losses(evaluated: bool) -> list[object]:
-        seat = Seat(Adapter(base, make_config(lora_dropout=0.2), seed=0), training, BatchOrder(24, 2, 0))
+        seat = Seat(
+            Adapter(base, make_config(lora_dropout=0.2), seed=0), training, BatchOrder(24, 2, 0)
+        )
         found: list[object] = []
         for _ in range(6):
             found.append(train_step(pack, {"a": seat}, token_blocks)["a"])
@@ -125,18 +133,26 @@ def test_step_sees_the_batch_of_its_place_in_the_order(
 ) -> None:
     base = make_base()
     order = BatchOrder(24, 3, seed=9)
-    seat = Seat(Adapter(base, make_config(), seed=0), TrainingConfig(batch_size=3, learning_rate=1e-30), order)
+    seat = Seat(
+        Adapter(base, make_config(), seed=0),
+        TrainingConfig(batch_size=3, learning_rate=1e-30),
+        order,
+    )
     for step in range(4):
         ids = torch.from_numpy(token_blocks[order.indices(step)]).long()
         expected = base(ids, labels=ids).loss.item()
-        assert train_step(Pack(base), {0: seat}, token_blocks)[0] == pytest.approx(expected, rel=1e-6)
+        assert train_step(Pack(base), {0: seat}, token_blocks)[0] == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 def test_training_equals_a_plain_loop(
     make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32]
 ) -> None:
     """Model, loss, penalty, clipping, schedule and AdamW written out with torch's own parts."""
-    config = make_config(landmark_bucketing="learnable", boundary_repulsion=0.5, boundary_lr_scale=5.0)
+    config = make_config(
+        landmark_bucketing="learnable", boundary_repulsion=0.5, boundary_lr_scale=5.0
+    )
     model = HyLoRADAModel(make_base("gpt2", torch.float64), config, seed=2)
     boundaries = model.adapter.boundaries
     assert boundaries is not None
@@ -156,8 +172,14 @@ def test_training_equals_a_plain_loop(
         optimizer.step()
         schedule.step()
         boundaries.data.clamp_(0, 1)
-    linear: dict[str, Any] = {"lr_scheduler_type": "linear", "warmup_ratio": 0.0, "max_grad_norm": 0.2}
+    linear: dict[str, Any] = {
+        "lr_scheduler_type": "linear",
+        "warmup_ratio": 0.0,
+        "max_grad_norm": 0.2,
+    }
     training = TrainingConfig(max_steps=10, batch_size=2, learning_rate=1e-2, **linear)
     seat = Seat(Adapter(model.base, config, seed=2), training, BatchOrder(24, 2, 6))
     pack = Pack(model.base)
-    assert [train_step(pack, {0: seat}, token_blocks)[0] for _ in range(10)] == pytest.approx(expected, abs=1e-10)
+    assert [train_step(pack, {0: seat}, token_blocks)[0] for _ in range(10)] == pytest.approx(
+        expected, abs=1e-10
+    )

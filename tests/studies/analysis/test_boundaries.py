@@ -38,7 +38,10 @@ def test_boundary_beyond_the_block_counts_as_at_its_edge() -> None:
 
 def test_runs_that_learn_the_same_from_random_starts_agree_by_training() -> None:
     draws = np.random.default_rng(0)
-    runs = [run(i, np.sort(T * draws.random(7)), np.arange(8.0, 64, 8) + draws.random(7), i // 2) for i in range(4)]
+    runs = [
+        run(i, np.sort(T * draws.random(7)), np.arange(8.0, 64, 8) + draws.random(7), i // 2)
+        for i in range(4)
+    ]
     found = placement(runs, T, seed=0)
     for together, pairs in ((found.seeds, 2), (found.searches, 4)):
         assert together is not None
@@ -56,7 +59,9 @@ def test_random_boundaries_are_a_third_of_the_block_apart() -> None:
 
 
 def test_runs_with_other_numbers_of_buckets_are_compared_too() -> None:
-    found = placement([run(0, [32.0], [32.0]), run(1, [16.0, 48.0], [16.0, 48.0], search=1)], T, seed=0)
+    found = placement(
+        [run(0, [32.0], [32.0]), run(1, [16.0, 48.0], [16.0, 48.0], search=1)], T, seed=0
+    )
     assert found.searches is not None
     assert found.searches.end == found.searches.start
     assert found.seeds is None

@@ -15,7 +15,11 @@ from studies.search.campaign import Confirm, Search
 from studies.trials.records import Record
 
 _T = 41  # tokens a block; 40 are predicted, four in each tenth
-_SETTINGS: dict[str, Any] = {"comparisons": [["fixed", "baseline"]], "block_size": _T, "profile": [0.5, 1.0, 2.0]}
+_SETTINGS: dict[str, Any] = {
+    "comparisons": [["fixed", "baseline"]],
+    "block_size": _T,
+    "profile": [0.5, 1.0, 2.0],
+}
 
 
 def _finish(folder: Folder, values: Any, **changes: Any) -> None:
@@ -30,7 +34,10 @@ def _finish(folder: Folder, values: Any, **changes: Any) -> None:
         np.save(path, losses)
         metrics = {"test/nll": float(losses.sum() / len(losses) / (_T - 1))}
         confirm.on_report(
-            job.name, report(8, block_nll=str(path), parameters=100 if job.name[0] == "f" else 40, more=metrics)
+            job.name,
+            report(
+                8, block_nll=str(path), parameters=100 if job.name[0] == "f" else 40, more=metrics
+            ),
         )
 
 
@@ -38,7 +45,9 @@ def _gathered(folder: Folder, before: Results | None = None, documents: Any = No
     return gather(folder.ledger.store, None, {}, [], before, documents)
 
 
-def _losses(effect: float = 0.0, search_sd: float = 0.0, by_tenth: Any = None, best: Any = None) -> Any:
+def _losses(
+    effect: float = 0.0, search_sd: float = 0.0, by_tenth: Any = None, best: Any = None
+) -> Any:
     """Per-token losses: 3 + block noise that both arms share, a given difference, a curve over the learning rate."""
     blocks = np.random.default_rng(0).normal(0, 0.3, (12, 10))
 
@@ -63,7 +72,9 @@ def test_change_is_the_mean_over_searches_with_students_interval(folder: Folder)
     d = np.array([-0.019, -0.021])
     half = stats.t.ppf(0.975, 1) * d.std(ddof=1) / np.sqrt(2)
     assert found.change == pytest.approx(100 * np.expm1(-0.02))
-    assert (found.low, found.high) == pytest.approx(tuple(100 * np.expm1(-0.02 + np.array([-half, half]))))
+    assert (found.low, found.high) == pytest.approx(
+        tuple(100 * np.expm1(-0.02 + np.array([-half, half])))
+    )
     assert found.by_search == pytest.approx(tuple(100 * np.expm1(d)))
     assert (found.scope, found.searches, found.seeds, len(found.by_seed)) == ("method", 2, 2, 4)
 
@@ -71,7 +82,11 @@ def test_change_is_the_mean_over_searches_with_students_interval(folder: Folder)
 def test_blocks_of_a_document_are_no_independent_samples(folder: Folder) -> None:
     """Six documents of two blocks; all runs differ by the same amount in a block, so that the blocks alone count."""
     by_document = np.repeat(np.random.default_rng(1).normal(0, 0.01, 6), 2)[:, None]
-    _finish(folder, lambda r: 4 * (3 + np.zeros((12, 10)) + (r.arm == "fixed") * by_document), searches=2)
+    _finish(
+        folder,
+        lambda r: 4 * (3 + np.zeros((12, 10)) + (r.arm == "fixed") * by_document),
+        searches=2,
+    )
     documents = np.repeat(np.arange(6), 2)
     (found,) = _gathered(folder, documents=documents).comparisons
     means = by_document[::2, 0]
@@ -95,7 +110,9 @@ def test_profile_has_the_matched_change_at_each_rate(folder: Folder) -> None:
     found = _compared(folder)
     expected = [0.01 + 0.05 * ((x - 0.5) ** 2 - (x + 0.5) ** 2) for x in (-1, 0, 1)]
     assert [r.factor for r in found.profile] == [0.5, 1.0, 2.0]
-    assert [r.change.change for r in found.profile] == pytest.approx([100 * np.expm1(d) for d in expected])
+    assert [r.change.change for r in found.profile] == pytest.approx(
+        [100 * np.expm1(d) for d in expected]
+    )
     assert found.own_best is not None
     assert found.own_best.change == pytest.approx(100 * np.expm1(0.01))
     assert not found.depends_on_rate
@@ -103,7 +120,12 @@ def test_profile_has_the_matched_change_at_each_rate(folder: Folder) -> None:
 
 def test_answer_that_turns_with_the_rate_is_said(folder: Folder) -> None:
     """Matched at the winning rate fixed is better by 0.04; with both at their best it is worse by 0.005."""
-    _finish(folder, _losses(effect=0.005, best={"fixed": 0.0, "baseline": 0.949}), searches=2, margin=0.1)
+    _finish(
+        folder,
+        _losses(effect=0.005, best={"fixed": 0.0, "baseline": 0.949}),
+        searches=2,
+        margin=0.1,
+    )
     found = _compared(folder)
     assert (found.outcome, found.depends_on_rate) == ("better", True)
     assert "depends on the learning rate" in _gathered(folder).verdict
@@ -118,7 +140,9 @@ def test_rate_at_the_edge_of_stability_is_noted(folder: Folder) -> None:
 
     _finish(folder, values, searches=2)
     (note,) = [n for n in _gathered(folder).notes if "edge of stability" in n]
-    assert note.startswith("fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate")
+    assert note.startswith(
+        "fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate"
+    )
 
 
 def test_rate_at_the_upper_end_of_the_profile_is_noted(folder: Folder) -> None:
@@ -145,7 +169,9 @@ def test_positions_are_compared_tenth_by_tenth(folder: Folder) -> None:
     tenths = np.linspace(-0.05, 0.04, 10)
     _finish(folder, _losses(by_tenth=tenths), searches=2)
     found = _compared(folder).positions
-    assert [found[f"ppl_bin_{b}"].change for b in range(10)] == pytest.approx((100 * np.expm1(tenths)).tolist())
+    assert [found[f"ppl_bin_{b}"].change for b in range(10)] == pytest.approx(
+        (100 * np.expm1(tenths)).tolist()
+    )
     assert list(found) == ["lim_ppl", *(f"ppl_bin_{b}" for b in range(10))]
 
 

@@ -19,7 +19,9 @@ T = 16
 def trained(folder: Path, base: PreTrainedModel, **changes: Any) -> Record:
     """A confirm run whose adapter uses landmark 2 in bucket 0, and all landmarks elsewhere."""
     values: dict[str, Any] = {"r": 2, "num_landmarks": 3, "num_buckets": 4, "max_positions": T}
-    return gated_run(folder, base, HyLoRADAConfig(**values | changes), {(0, 2): math.log(2)}, [13.5, 7.5, 9.5])
+    return gated_run(
+        folder, base, HyLoRADAConfig(**values | changes), {(0, 2): math.log(2)}, [13.5, 7.5, 9.5]
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,10 @@ def trained(folder: Path, base: PreTrainedModel, **changes: Any) -> Record:
     ],
 )
 def test_gates_of_a_trained_adapter(
-    tmp_path: Path, make_base: Callable[[], PreTrainedModel], changes: dict[str, Any], starts: tuple[int, ...]
+    tmp_path: Path,
+    make_base: Callable[[], PreTrainedModel],
+    changes: dict[str, Any],
+    starts: tuple[int, ...],
 ) -> None:
     found = read_gates(tmp_path, trained(tmp_path, make_base(), **changes))
     assert found is not None
@@ -50,7 +55,9 @@ def test_adapter_that_is_gone_or_damaged_has_no_gates(
     assert read_gates(tmp_path, run) is None
 
 
-@pytest.mark.parametrize("changes", [{"landmark_design": "global"}, {"landmarks": False}, {"of_no_version": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"landmark_design": "global"}, {"landmarks": False}, {"of_no_version": 1}]
+)
 def test_adapter_whose_gates_do_not_look_at_positions_has_none(
     tmp_path: Path, make_base: Callable[[], PreTrainedModel], changes: dict[str, Any]
 ) -> None:

@@ -16,10 +16,15 @@ def trials(count: int, ppl: Loss, **fields: Any) -> dict[str, Record]:
     """Trials at random points, of which ASHA has stopped all at its first rung."""
     draws, found = np.random.default_rng(0), []
     for number in range(count):
-        params = {"learning_rate": float(10 ** draws.uniform(-3, -1)), "num_buckets": int(draws.choice([8, 16]))}
+        params = {
+            "learning_rate": float(10 ** draws.uniform(-3, -1)),
+            "num_buckets": int(draws.choice([8, 16])),
+        }
         if params["num_buckets"] == 8:
             params["lora_dropout"] = float(draws.uniform(0, 0.5))
-        found.append(record("fixed", number, [ppl(params) + 0.01 * draws.random()], params=params, **fields))
+        found.append(
+            record("fixed", number, [ppl(params) + 0.01 * draws.random()], params=params, **fields)
+        )
     return named(*found)
 
 
@@ -80,9 +85,14 @@ def test_searches_are_pooled_and_too_few_trials_give_no_shares() -> None:
 
 
 def test_arm_with_one_searched_parameter_has_none() -> None:
-    space = {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}, "num_buckets": {"choice": [8]}}
+    space = {
+        "learning_rate": {"low": 1e-3, "high": 1e-1, "log": True},
+        "num_buckets": {"choice": [8]},
+    }
     records = trials(FEWEST, lambda _: 14.0)
-    assert importance(records, study(arms={"fixed": {"space": space}}), "fixed", Path("own")) is None
+    assert (
+        importance(records, study(arms={"fixed": {"space": space}}), "fixed", Path("own")) is None
+    )
 
 
 def test_step_is_the_first_rung_or_the_last_step() -> None:

@@ -12,8 +12,13 @@ from studies.trials.records import Record
 def confirmed(*ends: tuple[float, ...]) -> list[Record]:
     """Confirm runs that ended with these boundaries."""
     plain: dict[str, Any] = {"params": {}, "adapter": {}, "training": {}, "seed": 0, "data_seed": 0}
-    reports = [Report(step=8, metrics={}, seconds=1.0, parameters=1, done=True, boundaries=end) for end in ends]
-    return [Record(f"a-{i}", "a", "confirm", i, reports=[r], **plain) for i, r in enumerate(reports)]
+    reports = [
+        Report(step=8, metrics={}, seconds=1.0, parameters=1, done=True, boundaries=end)
+        for end in ends
+    ]
+    return [
+        Record(f"a-{i}", "a", "confirm", i, reports=[r], **plain) for i, r in enumerate(reports)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -24,13 +29,21 @@ def confirmed(*ends: tuple[float, ...]) -> list[Record]:
         ([()], None),
         ([(0.5, 1.5, 2.5)], None),  # of a logarithmic start, a position each
         ([(0.4, 1.6, 2.4)], None),
-        ([(0.0, 32.0, 64.0)], "was given 4 buckets, of which 2 hold a position"),  # at both ends of the block
+        (
+            [(0.0, 32.0, 64.0)],
+            "was given 4 buckets, of which 2 hold a position",
+        ),  # at both ends of the block
         ([(16.2, 16.7, 48.0)], "was given 4 buckets, of which 3 hold a position"),  # two met
         ([(16.0, 17.0, 48.0)], None),
-        ([(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)], "was given 4 buckets, of which 3 to 4 hold a position"),
+        (
+            [(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)],
+            "was given 4 buckets, of which 3 to 4 hold a position",
+        ),
     ],
 )
-def test_buckets_that_hold_nothing_are_told(ends: list[tuple[float, ...]], told: str | None) -> None:
+def test_buckets_that_hold_nothing_are_told(
+    ends: list[tuple[float, ...]], told: str | None
+) -> None:
     notes = empty_buckets({"a": confirmed(*ends)}, 64)
     assert len(notes) == (told is not None)
     assert all(f"arm 'a' {told}" in note for note in notes)
@@ -38,4 +51,6 @@ def test_buckets_that_hold_nothing_are_told(ends: list[tuple[float, ...]], told:
 
 def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> None:
     (note,) = empty_buckets({"a": confirmed((16.2, 16.7, 48.0), (32.0,))}, 64)
-    assert note.startswith("in 1 of 2 runs of arm 'a' some buckets hold no position at the end of training (3 of 4 do)")
+    assert note.startswith(
+        "in 1 of 2 runs of arm 'a' some buckets hold no position at the end of training (3 of 4 do)"
+    )

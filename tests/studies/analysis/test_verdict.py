@@ -42,13 +42,18 @@ def test_unmatched_searches_cost_is_said_of_the_intervals_that_hold_it() -> None
     apart = Study.from_dict({**learnable_bucketing.STUDY, "matched": False})
     method = verdict(apart, [UNDECIDED])
     one = verdict(apart, [replace(UNDECIDED, scope="configurations", searches=1, seeds=5)])
-    assert "is in the difference and in these intervals, which are wider than a matched study's." in method
+    assert (
+        "is in the difference and in these intervals, which are wider than a matched study's."
+        in method
+    )
     assert "is in the difference and in none of its intervals." in one
 
 
 def test_what_it_would_take_counts_what_there_is_more_than_one_of() -> None:
     plan = Needed(0.1, 24, 1, 100, 0.2, reachable=False)
-    assert "To see 0.1 % in all of them, even 24 searches would not be enough." in _said(needed=plan)
+    assert "To see 0.1 % in all of them, even 24 searches would not be enough." in _said(
+        needed=plan
+    )
     plan = Needed(0.1, 8, 4, 200, 0.1, reachable=True)
     assert "about 8 searches x 4 seeds on 200 test blocks are needed." in _said(needed=plan)
     plan = Needed(0.1, 1, 6, 100, 0.1, reachable=True)

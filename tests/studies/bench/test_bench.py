@@ -40,23 +40,35 @@ _ADDED = {  # trained numbers beside LoRA's; blocks of 16 tokens have 16 buckets
 
 pytestmark = [
     pytest.mark.timeout(600),  # every row once, and two searches
-    pytest.mark.skipif(torch.cuda.is_available(), reason="loss differences are exact on a CPU in fp32"),
+    pytest.mark.skipif(
+        torch.cuda.is_available(), reason="loss differences are exact on a CPU in fp32"
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
-def measured(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+def measured(
+    toy_model: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
     """All rows that need no Ray, as JSON, and the file of the profile."""
     folder = tmp_path_factory.mktemp("bench")
     done = run_cli(
-        "bench", f"--model={toy_model}", *_TINY, "--packs=1,3", "--no-processes", "--json", f"--profile={folder / 'p'}"
+        "bench",
+        f"--model={toy_model}",
+        *_TINY,
+        "--packs=1,3",
+        "--no-processes",
+        "--json",
+        f"--profile={folder / 'p'}",
     )
     assert done.code == 0, done.err
     return json.loads(done.out), folder / "p"
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     """Runs a command that can't run; what it says."""
     monkeypatch.chdir(tmp_path)
     for module in ("_bases", "_hub_text"):
@@ -74,7 +86,9 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Path]) -> None:
-    found = [(r["name"], r["trials"], r["trial_steps"], len(r["seconds"])) for r in measured[0]["rows"]]
+    found = [
+        (r["name"], r["trials"], r["trial_steps"], len(r["seconds"])) for r in measured[0]["rows"]
+    ]
     assert found == [
         ("plain loop", 1, 2, 1),
         ("pack of 1", 1, 2, 1),
@@ -101,11 +115,19 @@ def test_figures_follow_from_the_raw_numbers(measured: tuple[dict[str, Any], Pat
     assert pack["tokens_per_s"] == pytest.approx(16 * rates["pack of 3"])
     share = rates["pack of 3"] * bench["step_operations"] / statistics.median(bench["matmul_rates"])
     assert pack["matmul_share"] == pytest.approx(share)
-    assert rows["pack of 3, DoRA"]["step_time_ratio"] == pytest.approx(rates["pack of 3"] / rates["pack of 3, DoRA"])
-    assert (rows["pack of 1"]["step_time_ratio"], pack["step_time_ratio"], plain["step_time_ratio"]) == (1, 1, None)
+    assert rows["pack of 3, DoRA"]["step_time_ratio"] == pytest.approx(
+        rates["pack of 3"] / rates["pack of 3, DoRA"]
+    )
+    assert (
+        rows["pack of 1"]["step_time_ratio"],
+        pack["step_time_ratio"],
+        plain["step_time_ratio"],
+    ) == (1, 1, None)
 
 
-def test_each_design_trains_as_many_parameters_as_its_formula_says(measured: tuple[dict[str, Any], Path]) -> None:
+def test_each_design_trains_as_many_parameters_as_its_formula_says(
+    measured: tuple[dict[str, Any], Path],
+) -> None:
     rows = measured[0]["rows"]
     lora = _LAYERS * 4 * 2 * (_WIDTH + _WIDTH)  # four projections, r = 2
     assert {r["parameters"] for r in rows if r["design"] == "LoRA"} == {lora}
@@ -120,23 +142,42 @@ def test_every_landmark_design_is_compared() -> None:
     assert len(set(compared)) == len(DESIGNS)
     assert {c.landmark_design for c in compared if c.has_landmarks} == set(get_args(LandmarkDesign))
     assert {c.landmark_bucketing for c in compared if c.has_buckets} == {"fixed", "learnable"}
-    assert [sum((c.use_dora, c.position_bias, c.has_landmarks)) for c in compared] == [0] + [1] * (len(DESIGNS) - 1)
+    assert [sum((c.use_dora, c.position_bias, c.has_landmarks)) for c in compared] == [0] + [1] * (
+        len(DESIGNS) - 1
+    )
 
 
 @pytest.fixture
 def designs() -> Bench:
     """Three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
     rows = [
-        Row(name=f"pack of {k}", kind="pack", trials=k, trial_steps=k, seconds=seconds, parameters=n, design=design)
+        Row(
+            name=f"pack of {k}",
+            kind="pack",
+            trials=k,
+            trial_steps=k,
+            seconds=seconds,
+            parameters=n,
+            design=design,
+        )
         for design, k, n, seconds in (
             ("LoRA", 1, 1000, (9.0, 9.0, 9.0)),
             ("LoRA", 2, 1000, (1.0, 4.0, 2.0)),
             ("DoRA", 2, 2300, (2.0, 4.0, 5.0)),
         )
     ]
-    setting = {"base": "tiny", "dtype": "float32", "device": "cpu", "block_size": 4, "batch_size": 2, "r": 8}
+    setting = {
+        "base": "tiny",
+        "dtype": "float32",
+        "device": "cpu",
+        "block_size": 4,
+        "batch_size": 2,
+        "r": 8,
+    }
     provenance = {"device": "a CPU", "cores": 2}
-    return Bench(setting=setting, provenance=provenance, step_operations=1, matmul_rates=(), rows=rows)
+    return Bench(
+        setting=setting, provenance=provenance, step_operations=1, matmul_rates=(), rows=rows
+    )
 
 
 def test_step_times_pair_up_by_repeat(designs: Bench) -> None:
@@ -170,7 +211,9 @@ def test_memory_is_that_of_packs_of_growing_size(measured: tuple[dict[str, Any],
 
 def test_result_says_where_it_comes_from(measured: tuple[dict[str, Any], Path]) -> None:
     bench, profile = measured
-    assert {"device", "cores", "load_average", "git_commit", "version.torch"} <= bench["provenance"].keys()
+    assert {"device", "cores", "load_average", "git_commit", "version.torch"} <= bench[
+        "provenance"
+    ].keys()
     assert bench["setting"]["block_size"] == 16
     assert profile.read_text().startswith("one step of a pack of 3")
     assert "aten::" in profile.read_text()
@@ -185,7 +228,9 @@ def test_processes_stand_beside_packs(toy_model: str) -> None:
     assert (rows["2 processes"]["trials"], rows["2 processes"]["trial_steps"]) == (2, 4)
     assert rows["2 processes"]["peak_bytes"] > rows["plain loop"]["peak_bytes"]
     rates = {n: r["trial_steps"] / statistics.median(r["seconds"]) for n, r in rows.items()}
-    assert rows["pack of 2"]["ratio_to_processes"] == pytest.approx(rates["pack of 2"] / rates["2 processes"])
+    assert rows["pack of 2"]["ratio_to_processes"] == pytest.approx(
+        rates["pack of 2"] / rates["2 processes"]
+    )
 
 
 @pytest.mark.slow
@@ -199,14 +244,18 @@ def test_report_and_search_are_timed_whole(toy_model: str, tmp_path: Path) -> No
     extra = report["seconds_with"] - report["seconds_without"]
     assert report["cost_percent"] == pytest.approx(100 * extra / report["seconds_without"])
     assert (search["trials"], search["steps"]) == (2, 2)
-    assert search["ratio"] == pytest.approx(search["processes"]["seconds"] / search["host"]["seconds"])
+    assert search["ratio"] == pytest.approx(
+        search["processes"]["seconds"] / search["host"]["seconds"]
+    )
     assert "trials/h" in done.out
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("search", ["processes", "host"])
 def test_bench_stopped_in_a_search_leaves_no_process(toy_model: str, search: str) -> None:
-    process = Command("bench", f"--model={toy_model}", *_TINY, "--rows=plain", "--search", "--trials=2")
+    process = Command(
+        "bench", f"--model={toy_model}", *_TINY, "--rows=plain", "--search", "--trials=2"
+    )
     assert process.stderr is not None
     while not (line := process.stderr.readline()).endswith(f"{search}\n"):
         assert line, "it ended before its search"
@@ -218,7 +267,9 @@ def test_bench_stopped_in_a_search_leaves_no_process(toy_model: str, search: str
 
 
 def test_bad_options_are_told_all_at_once(refused: Callable[..., str]) -> None:
-    said = refused("--steps=0", "--packs=1,x", "--rows=plain,pakcs", "--dtype=float23", "--model=./nowhere")
+    said = refused(
+        "--steps=0", "--packs=1,x", "--rows=plain,pakcs", "--dtype=float23", "--model=./nowhere"
+    )
     assert said.splitlines() == [
         "hylorada: steps must be at least 1, got 0",
         "hylorada: dtype 'float23' is unknown; did you mean 'float32'?",
@@ -236,11 +287,17 @@ def test_shape_takes_neither_model_nor_data(refused: Callable[..., str]) -> None
 
 
 def test_json_into_a_folder_that_is_missing_is_refused(refused: Callable[..., str]) -> None:
-    assert refused("--json=nowhere/b.json") == "hylorada: json 'nowhere/b.json': its folder does not exist\n"
+    assert (
+        refused("--json=nowhere/b.json")
+        == "hylorada: json 'nowhere/b.json': its folder does not exist\n"
+    )
 
 
 def test_search_needs_processes(refused: Callable[..., str]) -> None:
-    assert refused("--search", "--no-processes") == "hylorada: search needs processes; leave out --no-processes\n"
+    assert (
+        refused("--search", "--no-processes")
+        == "hylorada: search needs processes; leave out --no-processes\n"
+    )
 
 
 def test_packs_are_powers_of_two_up_to_the_largest() -> None:
@@ -256,9 +313,18 @@ def test_operations_count_the_tied_head_once(toy_model: str) -> None:
 
 
 def test_median_of_repeats_is_what_counts() -> None:
-    row = Row(name="pack of 2", kind="pack", trials=2, trial_steps=10, seconds=(1.0, 5.0, 2.0), parameters=1)
+    row = Row(
+        name="pack of 2",
+        kind="pack",
+        trials=2,
+        trial_steps=10,
+        seconds=(1.0, 5.0, 2.0),
+        parameters=1,
+    )
     setting = {"block_size": 4, "batch_size": 2}
-    bench = Bench(setting=setting, provenance={}, step_operations=100, matmul_rates=(1000.0,), rows=(row,))
+    bench = Bench(
+        setting=setting, provenance={}, step_operations=100, matmul_rates=(1000.0,), rows=(row,)
+    )
     assert bench.figures(row)["trial_steps_per_s"] == 5
     assert bench.figures(row)["matmul_share"] == 0.5
 

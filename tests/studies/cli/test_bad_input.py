@@ -85,7 +85,10 @@ Refused = Callable[..., list[str]]
         (["--model=a b"], "model 'a b': no such folder"),
         (["--data=no.txt"], "data 'no.txt': no such file or folder"),
         # to `datasets`: all files of the current folder, read as text
-        (["--data=text"], "data 'text': 'text' is no data set of the hub; name a folder or a file by its path"),
+        (
+            ["--data=text"],
+            "data 'text': 'text' is no data set of the hub; name a folder or a file by its path",
+        ),
         (["--data=" + "x" * 300 + ".txt"], f"data '{'x' * 300}.txt': no such file or folder"),
         (["--model=/" + "x" * 300], f"model '/{'x' * 300}': no such folder"),
         (["--seats=1025"], "seats must be at most 1024, got 1025"),
@@ -95,8 +98,14 @@ Refused = Callable[..., list[str]]
             ["--set=a\nb=1"],
             r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, defaults, definition, ",
         ),
-        (["--data=pydoc"], "data 'pydoc': no file, no folder and no hub data set; did you mean 'pydocs'?"),
-        (["--text-column=text"], "text_column 'text': data 'pydocs' is plain text and has no columns"),
+        (
+            ["--data=pydoc"],
+            "data 'pydoc': no file, no folder and no hub data set; did you mean 'pydocs'?",
+        ),
+        (
+            ["--text-column=text"],
+            "text_column 'text': data 'pydocs' is plain text and has no columns",
+        ),
         (["--block-size=513"], "block_size 513 exceeds model limit 512 (tiny)"),
         (["--block-size=1"], "block_size must be at least 2, got 1"),
         (["--seats=0"], "seats must be at least 1, got 0"),
@@ -105,7 +114,10 @@ Refused = Callable[..., list[str]]
         (["--seeds=-1"], "seeds must be at least 1, got -1"),
         (["--seed=-1"], "seed must be at least 0, got -1"),
         (["--set=defaults.rr=4"], "--set defaults.rr: unknown 'rr'; did you mean 'r'?"),
-        (["--set=arms.fxed.config.r=4"], "--set arms.fxed.config.r: arms has no 'fxed'; did you mean 'fixed'?"),
+        (
+            ["--set=arms.fxed.config.r=4"],
+            "--set arms.fxed.config.r: arms has no 'fxed'; did you mean 'fixed'?",
+        ),
         (["--set=defaults.r"], "--set defaults.r: write field=value"),
         (["--set=defaults.temperature=0"], "defaults.temperature must be above 0, got 0"),
         (
@@ -170,7 +182,9 @@ def test_run_refuses_a_bomb_of_aliases(refused: Refused, tmp_path: Path) -> None
     lines = [f"{n}: &{n} [{', '.join([f'*{m}'] * 9)}]" for m, n in pairwise(levels)]
     (tmp_path / "study.yaml").write_text("\n".join([f"a: &a [{', '.join('x' * 9)}]", *lines]))
     (problem,) = refused("--config=study.yaml")
-    assert problem.startswith("--config study.yaml: not YAML: line 6, column 4: more than 100000 values")
+    assert problem.startswith(
+        "--config study.yaml: not YAML: line 6, column 4: more than 100000 values"
+    )
 
 
 def test_run_names_the_nearest_study(refused: Refused) -> None:
@@ -184,7 +198,9 @@ def test_run_names_the_nearest_study(refused: Refused) -> None:
 def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("title,body,year\n" + "a,b,1\n" * 9)
     (wrong,) = refused("--data=t.csv", "--text-column=titel")
-    assert wrong == f"text_column 'titel' is not in {str(tmp_path / 't.csv')!r}; did you mean 'title'?"
+    assert (
+        wrong == f"text_column 'titel' is not in {str(tmp_path / 't.csv')!r}; did you mean 'title'?"
+    )
     (number,) = refused("--data=t.csv", "--text-column=year")
     assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds numbers, not text"
     (open_,) = refused("--data=t.csv")
@@ -216,7 +232,9 @@ def test_run_refuses_splits_shorter_than_a_block(refused: Refused, tmp_path: Pat
 
 
 @pytest.mark.parametrize("short", ["train", "validation"])
-def test_run_refuses_one_short_split_and_leaves_no_cache(refused: Refused, tmp_path: Path, short: str) -> None:
+def test_run_refuses_one_short_split_and_leaves_no_cache(
+    refused: Refused, tmp_path: Path, short: str
+) -> None:
     (tmp_path / "d").mkdir()
     for split in ("train", "validation", "test"):
         (tmp_path / "d" / f"{split}.txt").write_text(_PROSE * (1 if split == short else 4000))
@@ -235,7 +253,9 @@ def test_run_refuses_a_test_split_of_one_block(refused: Refused, tmp_path: Path)
 
 def test_run_refuses_a_text_that_is_not_utf8(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(_PROSE.encode() + b"caf\xe9")
-    assert refused("--data=latin.txt") == [f"data {str(tmp_path / 'latin.txt')!r}: byte {len(_PROSE) + 3} is not UTF-8"]
+    assert refused("--data=latin.txt") == [
+        f"data {str(tmp_path / 'latin.txt')!r}: byte {len(_PROSE) + 3} is not UTF-8"
+    ]
 
 
 def test_run_refuses_storage_below_a_file(refused: Refused, tmp_path: Path) -> None:
@@ -248,16 +268,23 @@ def test_run_refuses_storage_below_a_file(refused: Refused, tmp_path: Path) -> N
 
 def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None:
     (folder,) = refused("--tracking-uri=./mlruns")
-    assert folder.startswith("tracking_uri './mlruns': MLflow no longer serves folders of files; use sqlite:///PATH")
+    assert folder.startswith(
+        "tracking_uri './mlruns': MLflow no longer serves folders of files; use sqlite:///PATH"
+    )
     (server,) = refused("--tracking-uri=http://127.0.0.1:9")
-    assert server.startswith("tracking_uri 'http://127.0.0.1:9' can't be reached: NewConnectionError")
+    assert server.startswith(
+        "tracking_uri 'http://127.0.0.1:9' can't be reached: NewConnectionError"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (None, "--config study.yaml: No such file or directory"),
-        (b"trials: [1", "--config study.yaml: not YAML: line 1, column 11: expected ',' or ']', but got"),
+        (
+            b"trials: [1",
+            "--config study.yaml: not YAML: line 1, column 11: expected ',' or ']', but got",
+        ),
         (b"name: caf\xe9", "--config study.yaml: not UTF-8 at byte 9"),
         (b"- trials\n- seeds", "--config study.yaml: must hold fields and values at the top level"),
         (b"", "--config study.yaml: must hold fields and values at the top level"),
@@ -268,20 +295,31 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
             b"arms: {fixed: {space: {temperature: [1]}}}",
             "arms.fixed.space temperature: a list must be written as choice",
         ),
-        (b"trials: 3\ntrials: 4", "--config study.yaml: not YAML: line 2, column 1: 'trials' stands twice"),
-        (b"defaults: &a {r: *a}", "--config study.yaml: not YAML: line 1, column 11: a value that holds itself"),
+        (
+            b"trials: 3\ntrials: 4",
+            "--config study.yaml: not YAML: line 2, column 1: 'trials' stands twice",
+        ),
+        (
+            b"defaults: &a {r: *a}",
+            "--config study.yaml: not YAML: line 1, column 11: a value that holds itself",
+        ),
         (b"seed: " + b"9" * 5000, "--config study.yaml: not YAML: line 1, column 7: '9999"),
         (b"seed: 0b_", "seed must be a whole number, got '0b_'"),
         (b"{" * 1500, "--config study.yaml: not YAML: nested too deeply"),
         (b"defaults: {r: 1" + b"0" * 400 + b"}", "defaults.r must be at most 1e+09, got 1000"),
-        (b"defaults: {lora_alpha: 1" + b"0" * 400 + b"}", "defaults.lora_alpha must be at most 1e+30, got 1000"),
+        (
+            b"defaults: {lora_alpha: 1" + b"0" * 400 + b"}",
+            "defaults.lora_alpha must be at most 1e+30, got 1000",
+        ),
         (b'subject: "\\ud800"', r"subject '\ud800' has a character that can't be stored, '\ud800'"),
         (b"? |\n  a\n  b\n: 1", r"unknown field 'a\nb\n'; one of: arms, "),
         (b"trials: 1e3", "trials must be a whole number, got 1000.0"),
         (b"seed: 1" + b"0" * 400, "seed must be below 2^63, got 10000"),
     ],
 )
-def test_run_refuses_a_config_file(refused: Refused, tmp_path: Path, content: bytes | None, problem: str) -> None:
+def test_run_refuses_a_config_file(
+    refused: Refused, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
     if content is not None:
         (tmp_path / "study.yaml").write_bytes(content)
     (found,) = refused("--config=study.yaml")
@@ -301,7 +339,12 @@ def test_run_tells_six_mistakes_of_a_file_in_six_lines(refused: Refused, tmp_pat
         "block_size": 16,
         "defaults": {"max_steps": 60, "lora_dropout": 1.5, "num_buckets": 8},
         "arms": {
-            "learnable": {"space": {"temperature": {"low": 0.0, "high": 0.1}, "num_buckets": {"choice": [8, 32]}}}
+            "learnable": {
+                "space": {
+                    "temperature": {"low": 0.0, "high": 0.1},
+                    "num_buckets": {"choice": [8, 32]},
+                }
+            }
         },
     }
     values["arms"]["fixed"] = {"space": {"num_buckets": {"choice": [8, 16]}}}
@@ -330,13 +373,21 @@ def test_run_tells_problems_of_all_inputs_at_once(refused: Refused, tmp_path: Pa
     assert [p[: len(s)] for p, s in zip(refused(*places, *inputs), starts, strict=True)] == starts
     wrong = ("--trials=0", "--set=defaults.rr=1", "--set=defaults.r=0")
     more = ["--set defaults.rr", "trials must", "defaults.r must", *starts]
-    assert [p[: len(s)] for p, s in zip(refused(*places, *inputs, *wrong), more, strict=True)] == more
+    assert [
+        p[: len(s)] for p, s in zip(refused(*places, *inputs, *wrong), more, strict=True)
+    ] == more
 
 
 def test_run_tells_short_splits_beside_other_problems(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "three.txt").write_text(f"{_PROSE}\n" * 3)
     problems = refused("--data=three.txt", "--seats=0", "--tracking-uri=./mlruns")
-    assert [p.split(" ")[0] for p in problems] == ["tracking_uri", "seats", "split", "split", "split"]
+    assert [p.split(" ")[0] for p in problems] == [
+        "tracking_uri",
+        "seats",
+        "split",
+        "split",
+        "split",
+    ]
 
 
 def test_run_keeps_a_good_override_beside_a_bad_one(refused: Refused) -> None:
@@ -346,12 +397,16 @@ def test_run_keeps_a_good_override_beside_a_bad_one(refused: Refused) -> None:
 
 
 def test_run_refuses_a_start_outside_the_searched_range(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("defaults: {learning_rate: 0.5}\narms: {fixed: {config: {num_buckets: 8}}}")
+    (tmp_path / "study.yaml").write_text(
+        "defaults: {learning_rate: 0.5}\narms: {fixed: {config: {num_buckets: 8}}}"
+    )
     for arguments in (["--config=study.yaml"], ["--config=study.yaml", "--name=other"]):
         start, both = refused(*arguments)
         outside = "is outside the searched range 0.0005 .. 0.004 (log) of arms"
         assert start.startswith(f"defaults.learning_rate 0.5 {outside}")
-        assert both.startswith("arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32)")
+        assert both.startswith(
+            "arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32)"
+        )
 
 
 def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Path) -> None:
@@ -360,7 +415,13 @@ def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Pa
     folder = tmp_path / "runs" / "studies" / "old"
     folder.mkdir(parents=True)
     (folder / "study.json").write_text(json.dumps(STUDY | {"name": "old", "defaults": defaults}))
-    same = ("show", "learnable_bucketing", "--name=old", "--storage=runs", "--set=defaults.learning_rate=0.5")
+    same = (
+        "show",
+        "learnable_bucketing",
+        "--name=old",
+        "--storage=runs",
+        "--set=defaults.learning_rate=0.5",
+    )
     for arguments in (same, ("show", "old", "--storage=runs"), ("status", "old", "--storage=runs")):
         assert cli(*arguments).code == 0
     (problem,) = cli(*same, "--set=defaults.temperature=2").problems
@@ -385,14 +446,18 @@ def test_study_never_run_is_refused(cli: Cli, tmp_path: Path, command: str) -> N
     assert answer.problems == ["no study 'wt2' has been run; there is none in runs"]
     assert list(tmp_path.iterdir()) == []
     _finished(tmp_path / "runs", "wt-2")
-    assert cli(command, "wt2", "--storage=runs").problems == ["no study 'wt2' has been run; did you mean 'wt-2'?"]
+    assert cli(command, "wt2", "--storage=runs").problems == [
+        "no study 'wt2' has been run; did you mean 'wt-2'?"
+    ]
 
 
 def test_report_of_an_unfinished_study_is_refused(cli: Cli, tmp_path: Path) -> None:
     _finished(tmp_path / "runs", "wt2")
     answer = cli("report", "wt2", "--storage=runs")
     assert answer.code == 2
-    assert answer.problems == ["study 'wt2' has not finished; see `hylorada status wt2`, or run it to its end"]
+    assert answer.problems == [
+        "study 'wt2' has not finished; see `hylorada status wt2`, or run it to its end"
+    ]
 
 
 def test_list_json_is_json(cli: Cli, tmp_path: Path) -> None:
@@ -405,7 +470,10 @@ def test_list_json_is_json(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_show_json_and_yaml_are_the_study(cli: Cli, tmp_path: Path) -> None:
-    as_json, as_yaml = cli("show", "learnable_bucketing", "--json"), cli("show", "learnable_bucketing")
+    as_json, as_yaml = (
+        cli("show", "learnable_bucketing", "--json"),
+        cli("show", "learnable_bucketing"),
+    )
     assert json.loads(as_json.out) == yaml.safe_load(as_yaml.out) == json.loads(json.dumps(STUDY))
     (tmp_path / "study.yaml").write_text(as_yaml.out)
     again = cli("show", "--config=study.yaml", "--trials=3", "--json")
@@ -425,7 +493,9 @@ def test_damaged_study_file_is_refused(refused: Refused, tmp_path: Path, content
 def test_show_refuses_as_run_does(cli: Cli) -> None:
     answer = cli("show", "learnable_buckets")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.problems == ["unknown study 'learnable_buckets'; did you mean 'learnable_bucketing'?"]
+    assert answer.problems == [
+        "unknown study 'learnable_buckets'; did you mean 'learnable_bucketing'?"
+    ]
     assert cli("show", "learnable_bucketing", "--trials=0", "--seed=-1").problems == [
         "trials must be at least 1, got 0",
         "seed must be at least 0, got -1",
@@ -453,23 +523,44 @@ def test_evaluate_refuses(cli: Cli, arguments: list[str], problem: str) -> None:
 def test_ui_without_a_store_is_refused(cli: Cli, tmp_path: Path) -> None:
     answer = cli("ui", "--storage=runs")
     assert answer.code == 2
-    assert answer.problems == ["storage 'runs' has no mlflow.db yet; run a study first, or give --storage"]
+    assert answer.problems == [
+        "storage 'runs' has no mlflow.db yet; run a study first, or give --storage"
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]])
-def test_wrong_options_exit_2_with_usage(cli: Cli, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run", "--trials=x"], ["run", "--no-such"], ["status"]]
+)
+def test_wrong_options_exit_2_with_usage(
+    cli: Cli, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli(*arguments)
     assert capsys.readouterr().err.startswith("usage: hylorada")
 
 
-def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again(cli: Cli, tmp_path: Path) -> None:
+def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again(
+    cli: Cli, tmp_path: Path
+) -> None:
     """It was begun before arms shared a space; the definition has changed since."""
     rate = {"learning_rate": {"low": 5e-4, "high": 2e-2, "log": True}}
-    new = {"common", "matched", "searches", "finalists", "selection_seeds", "profile", "margin", "looks", "spread_test"}
+    new = {
+        "common",
+        "matched",
+        "searches",
+        "finalists",
+        "selection_seeds",
+        "profile",
+        "margin",
+        "looks",
+        "spread_test",
+    }
     arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}
-    old = {k: v for k, v in STUDY.items() if k not in {*new, "document_separator"}} | {"arms": arms, "trials": 8}
+    old = {k: v for k, v in STUDY.items() if k not in {*new, "document_separator"}} | {
+        "arms": arms,
+        "trials": 8,
+    }
     path = tmp_path / "runs" / "studies" / "learnable_bucketing" / "study.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(old))

@@ -29,7 +29,9 @@ def test_home_is_found_by_all_commands(
         assert f"there is none in {tmp_path / 'runs'}" in capsys.readouterr().err
 
 
-def test_ui_on_a_port_that_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ui_on_a_port_that_is_taken_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mlflow.db").touch()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -51,26 +53,44 @@ def test_figures_that_are_no_numbers_are_null_in_json(capsys: pytest.CaptureFixt
     assert min(found["ppl"], found["ppl_bin_1"]) > 1
 
 
-def test_study_is_of_the_same_text_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_is_of_the_same_text_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "pydocs").mkdir()  # built-in names go before folders
     (tmp_path / "text.txt").write_text("words")
     monkeypatch.chdir(tmp_path)
-    for data, found in (("text.txt", str(tmp_path / "text.txt")), ("pydocs", "pydocs"), ("a/hub:name", "a/hub:name")):
+    for data, found in (
+        ("text.txt", str(tmp_path / "text.txt")),
+        ("pydocs", "pydocs"),
+        ("a/hub:name", "a/hub:name"),
+    ):
         args = parse(["run", "learnable_bucketing", "--data", data])
         assert checked_study(args).data == found
 
 
-def test_adapter_of_other_blocks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapter_of_other_blocks_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = HyLoRADAConfig(landmark_bucketing="learnable", max_positions=64)
     HyLoRADAModel(load_base("tiny"), config).save_pretrained(tmp_path / "a")
-    for size, notes in ((32, "hylorada: the adapter was trained on blocks of 64 tokens, these have 32"), (64, "")):
-        assert main(["evaluate", "--adapter", str(tmp_path / "a"), f"--block-size={size}", "--blocks=2"]) == 0
+    for size, notes in (
+        (32, "hylorada: the adapter was trained on blocks of 64 tokens, these have 32"),
+        (64, ""),
+    ):
+        assert (
+            main(
+                ["evaluate", "--adapter", str(tmp_path / "a"), f"--block-size={size}", "--blocks=2"]
+            )
+            == 0
+        )
         told = [line for line in capsys.readouterr().err.splitlines() if "text " not in line]
         assert [line.partition(" (")[0] for line in told] == [notes] * bool(notes)
 
 
 def test_confirm_runs_of_overtaken_winners_do_not_count() -> None:
-    def record(stage: Literal["search", "confirm"], number: int, nll: float, winner: str = "") -> Record:
+    def record(
+        stage: Literal["search", "confirm"], number: int, nll: float, winner: str = ""
+    ) -> Record:
         return Record(
             name=f"{stage}-{number}",
             arm="a",
@@ -87,7 +107,10 @@ def test_confirm_runs_of_overtaken_winners_do_not_count() -> None:
         )
 
     search = [record("search", 0, 2.0), record("search", 1, 1.0)]
-    runs = [record("confirm", n, 1.0, winner) for n, winner in enumerate(["search-0", "search-1", "search-1"])]
+    runs = [
+        record("confirm", n, 1.0, winner)
+        for n, winner in enumerate(["search-0", "search-1", "search-1"])
+    ]
     records = {r.name: r for r in (*search, *runs)}
     study = Study.from_dict({"definition": "d", "name": "n", "arms": {"a": {}}})
     assert counting(study, records, "search") == search

@@ -23,7 +23,9 @@ from studies.spec.plain_yaml import parse_yaml
 from studies.spec.study import Study
 
 _MANY = settings(
-    max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=1000,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 _FEW = settings(_MANY, max_examples=50, derandomize=True)
 
@@ -170,7 +172,9 @@ def test_a_thousand_options(arguments: list[str]) -> None:
     _check_run(*arguments)
 
 
-@pytest.mark.parametrize("uri", ["sqlite:///" + "x" * 300, "http://" + "x" * 300, "sqlite:///\udcff", "mysql"])
+@pytest.mark.parametrize(
+    "uri", ["sqlite:///" + "x" * 300, "http://" + "x" * 300, "sqlite:///\udcff", "mysql"]
+)
 def test_tracking_addresses_that_nothing_can_be_at(uri: str) -> None:
     _check_run(f"--tracking-uri={uri}")
 

@@ -56,7 +56,14 @@ def reports(place: Path) -> bool:
 def test_cluster_without_cpus_or_gpus_is_refused(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run_on(nodes, monkeypatch, f"--model={toy_model}", f"--storage={tmp_path / 'runs'}", "--wait=0", *SMALL)
+    done = run_on(
+        nodes,
+        monkeypatch,
+        f"--model={toy_model}",
+        f"--storage={tmp_path / 'runs'}",
+        "--wait=0",
+        *SMALL,
+    )
     assert done.code == 2
     asked = "each trial asks a share of a CPU or of a GPU; largest node has 0 CPU and 0 GPU; --wait SECONDS"
     assert done.err.startswith(f"hylorada: {asked}")
@@ -77,9 +84,13 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
             f"storage '{storage}' is not visible from node 127.0.0.5 (blind); put --storage on a file system that all",
         ]
     asked = [sys.executable, "-c", _ASK, nodes.address, str(storage), str(model)]
-    done = subprocess.run(asked, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run(
+        asked, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True
+    )
     problems = done.stdout.splitlines()
-    assert [p.startswith(e) for p, e in zip(problems, expected, strict=True)] == [True] * len(expected), problems
+    assert [p.startswith(e) for p, e in zip(problems, expected, strict=True)] == [True] * len(
+        expected
+    ), problems
     assert not any(storage.iterdir())
     for node in joined:
         node.kill()
@@ -104,12 +115,16 @@ def test_node_that_lacks_the_base_is_named(
     joined = [nodes.add(name, hub=hub) for name, hub in hubs.items()]
     monkeypatch.setenv("HF_HOME", str(ours))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = run_on(nodes, monkeypatch, "--model=me/toy", f"--storage={tmp_path / 'runs'}", "--wait=30", *SMALL)
+    done = run_on(
+        nodes, monkeypatch, "--model=me/toy", f"--storage={tmp_path / 'runs'}", "--wait=30", *SMALL
+    )
     for node in joined:
         node.kill()
     assert done.code == 2, done.err
     differs, lacks = sorted(done.err.splitlines())
-    assert "(lacks): model 'me/toy': no folder, no cached copy, no way to the hub" in lacks + differs
+    assert (
+        "(lacks): model 'me/toy': no folder, no cached copy, no way to the hub" in lacks + differs
+    )
     version = f"(differs) has another version of model 'me/toy': {'b' * 40}, this one {'a' * 40}"
     assert version in lacks + differs
     assert not (tmp_path / "runs").exists()
@@ -153,7 +168,13 @@ def test_node_that_joins_with_other_packages_stops_the_study(
     for name, value in nodes.environment.items():
         monkeypatch.setenv(name, value)
     stays = nodes.add("stays")
-    wide = [f"--model={toy_model}", "--name=wide", f"--storage={tmp_path}", f"--address={nodes.address}", *WIDE]
+    wide = [
+        f"--model={toy_model}",
+        "--name=wide",
+        f"--storage={tmp_path}",
+        f"--address={nodes.address}",
+        *WIDE,
+    ]
     process = Command("run", "learnable_bucketing", *wide)
     wait_until(lambda: reports(tmp_path) or process.poll() is not None)
     for pid in stays.hosts():

@@ -20,15 +20,39 @@ FILES = {"aws.yaml": 2, "kuberay.yaml": 1, "slurm.sh": 1}  # with the `hylorada`
 
 # from KubeRay's reference of ray.io/v1, release 1.6
 RAY_JOB = {
-    *("entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"),
-    *("submissionMode", "submitterPodTemplate", "activeDeadlineSeconds", "runtimeEnvYAML", "metadata", "suspend"),
+    *(
+        "entrypoint",
+        "backoffLimit",
+        "shutdownAfterJobFinishes",
+        "ttlSecondsAfterFinished",
+        "rayClusterSpec",
+    ),
+    *(
+        "submissionMode",
+        "submitterPodTemplate",
+        "activeDeadlineSeconds",
+        "runtimeEnvYAML",
+        "metadata",
+        "suspend",
+    ),
 }
 RAY_CLUSTER = {
-    *("rayVersion", "authOptions", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"),
+    *(
+        "rayVersion",
+        "authOptions",
+        "enableInTreeAutoscaling",
+        "autoscalerOptions",
+        "headGroupSpec",
+        "workerGroupSpecs",
+    ),
     "headServiceAnnotations",
 }
 HEAD_GROUP = {"rayStartParams", "template", "serviceType", "headService", "enableIngress"}
-WORKER_GROUP = {*("groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts"), "rayStartParams", "template"}
+WORKER_GROUP = {
+    *("groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts"),
+    "rayStartParams",
+    "template",
+}
 
 
 def read(name: str) -> str:
@@ -92,5 +116,7 @@ def check(resource: dict[str, Any]) -> None:
 
 def test_slurm_file_passes_shellcheck() -> None:
     for command in (["bash", "-n"], [str(Path(sys.executable).with_name("shellcheck"))]):
-        done = subprocess.run([*command, FOLDER / "slurm.sh"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, FOLDER / "slurm.sh"], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -16,13 +16,17 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.faults]
 def _run(kind: str, folder: Path, seats: int = 3, how: str = "spare") -> dict[str, Any]:
     script = Path(hosts.__file__)
     arguments = [kind, str(folder), str(seats), how]
-    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=380)
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, timeout=380
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_trial_that_breaks_its_pack_fails_alone_and_a_lost_device_costs_no_trial(tmp_path: Path) -> None:
+def test_trial_that_breaks_its_pack_fails_alone_and_a_lost_device_costs_no_trial(
+    tmp_path: Path,
+) -> None:
     found = _run("once", tmp_path)
     whole = list(REPORTS)
     assert found["told"] == {"a": whole, "b": [4, "ValueError: no such shape"], "c": whole}

@@ -53,7 +53,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> host_module.Host:
 
 
 def _job(name: str) -> dict[str, Any]:
-    return Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=(3,), folder="").to_dict()
+    return Job(
+        name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=(3,), folder=""
+    ).to_dict()
 
 
 async def _wait(semaphore: threading.Semaphore) -> None:
@@ -95,7 +97,9 @@ def test_second_process_of_a_trial_takes_its_seat_over(host: host_module.Host) -
     async def run() -> None:
         engine, first = await _first_pass(host)
         second = asyncio.create_task(host.attach(_job("a"), "2", 0))
-        assert not await asyncio.to_thread(engine.built.wait, 0.3)  # not while the first may still report
+        assert not await asyncio.to_thread(
+            engine.built.wait, 0.3
+        )  # not while the first may still report
         engine.through.release()
         with pytest.raises(Superseded):
             await first

@@ -20,14 +20,25 @@ _LENGTH = 16
 def engine(toy_model: str) -> Engine:
     ids = np.random.default_rng(0).integers(0, 200, size=(8, _LENGTH), dtype=np.int32)
     blocks = Blocks(ids, np.full(8, 40), dropped_tokens=0, fingerprint="0" * 16)
-    return Engine(toy_model, dtype="float32", device="cpu", blocks=dict.fromkeys(("train", "validation"), blocks))
+    return Engine(
+        toy_model,
+        dtype="float32",
+        device="cpu",
+        blocks=dict.fromkeys(("train", "validation"), blocks),
+    )
 
 
 def make_job(folder: Path, **changes: Any) -> Job:
     config = HyLoRADAConfig(max_positions=_LENGTH, num_buckets=changes.pop("num_buckets", 4), r=2)
     training = TrainingConfig(max_steps=4, batch_size=2).to_dict()
     fields: dict[str, Any] = {"name": "fixed-0000", "seed": 1, "data_seed": 2, **changes}
-    return Job(**fields, adapter=config.to_dict(), training=training, report_steps=(2, 4), folder=str(folder))
+    return Job(
+        **fields,
+        adapter=config.to_dict(),
+        training=training,
+        report_steps=(2, 4),
+        folder=str(folder),
+    )
 
 
 @pytest.fixture
@@ -49,7 +60,9 @@ def test_own_checkpoint_is_continued(engine: Engine, trained: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"name": "fixed-0001"}, {"seed": 7}, {"data_seed": 7}, {"num_buckets": 8}], ids=lambda c: next(iter(c))
+    "other",
+    [{"name": "fixed-0001"}, {"seed": 7}, {"data_seed": 7}, {"num_buckets": 8}],
+    ids=lambda c: next(iter(c)),
 )
 def test_checkpoint_of_another_trial_is_not_continued(
     engine: Engine, trained: Job, tmp_path: Path, other: dict[str, Any]
@@ -59,4 +72,6 @@ def test_checkpoint_of_another_trial_is_not_continued(
     occupant, fresh = engine.build(job), engine.build(replace(job, folder=str(tmp_path / "empty")))
     assert (occupant.seat.step, occupant.last, occupant.seconds) == (0, None, 0.0)
     found, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
-    assert all(bool((found[name] == expected[name]).all()) for name in expected if not name.startswith("_"))
+    assert all(
+        bool((found[name] == expected[name]).all()) for name in expected if not name.startswith("_")
+    )

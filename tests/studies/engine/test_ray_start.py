@@ -42,13 +42,19 @@ print(ray.get(ray.remote(lambda: 5).remote()))
 
 def start(model: str, storage: Path, *options: str) -> Command:
     """A study that has come to its first report."""
-    process = Command("run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options)
+    process = Command(
+        "run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options
+    )
     wait_until(lambda: any(storage.glob("**/reports.jsonl")) or process.poll() is not None, 300)
     return process
 
 
 def ray_process(process: Command, name: str) -> int:
-    found = [p for p in process.pids() if Path(f"/proc/{p}/cmdline").read_text().split("\0")[0].endswith(f"/{name}")]
+    found = [
+        p
+        for p in process.pids()
+        if Path(f"/proc/{p}/cmdline").read_text().split("\0")[0].endswith(f"/{name}")
+    ]
     (pid,) = found
     return pid
 
@@ -70,7 +76,9 @@ ray.nodes()  # waits a minute for the head, and Ray then ends this process with 
 
 
 def test_call_that_waits_for_the_dead_head_is_ended_by_name() -> None:
-    done = subprocess.run([sys.executable, "-c", _STUCK], capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", _STUCK], capture_output=True, text=True, timeout=50
+    )
     assert (done.returncode, done.stdout) == (3, "")
     *_, died, go_on = done.stderr.splitlines()
     assert died == "hylorada: Ray's own process 'gcs_server' has died (SIGKILL)"
@@ -78,13 +86,17 @@ def test_call_that_waits_for_the_dead_head_is_ended_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
-def test_death_of_ray_itself_stops_the_study_by_name(name: str, toy_model: str, tmp_path: Path) -> None:
+def test_death_of_ray_itself_stops_the_study_by_name(
+    name: str, toy_model: str, tmp_path: Path
+) -> None:
     process = start(toy_model, tmp_path, "--json")
     os.kill(ray_process(process, name), signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "")
     assert err.splitlines()[-2] == f"hylorada: Ray's own process '{name}' has died (SIGKILL)"
-    assert err.splitlines()[-1].startswith("the study stopped; state saved. To go on: hylorada run ")
+    assert err.splitlines()[-1].startswith(
+        "the study stopped; state saved. To go on: hylorada run "
+    )
     wait_until(lambda: not process.pids(), 30)
 
 
@@ -124,29 +136,51 @@ def test_uv_run_packs_nothing(toy_model: str, tmp_path: Path) -> None:
     """Ray takes a program for one under ``uv run`` by the command line of its parents."""
     with (tmp_path / "big").open("wb") as file:
         file.truncate(600 * 2**20)  # Ray's limit is 512 MiB
-    study = ["run", "learnable_bucketing", f"--model={toy_model}", f"--storage={tmp_path / 'runs'}", *SMALL]
+    study = [
+        "run",
+        "learnable_bucketing",
+        f"--model={toy_model}",
+        f"--storage={tmp_path / 'runs'}",
+        *SMALL,
+    ]
     child = [sys.executable, "-m", "hylorada_command", *study, "--trials=1", "--seeds=1"]
-    (tmp_path / "run").write_text(f"import subprocess, sys\nsys.exit(subprocess.run({child!r}).returncode)\n")
+    (tmp_path / "run").write_text(
+        f"import subprocess, sys\nsys.exit(subprocess.run({child!r}).returncode)\n"
+    )
     uv = subprocess.run(
-        ["uv", "run"], executable=sys.executable, cwd=tmp_path, capture_output=True, text=True, timeout=240
+        ["uv", "run"],
+        executable=sys.executable,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert uv.returncode == 0, uv.stderr
 
 
 def test_first_two_runs_on_a_new_storage_get_on_at_once(toy_model: str, tmp_path: Path) -> None:
     few = [f"--model={toy_model}", f"--storage={tmp_path}", *SMALL, "--trials=1", "--seeds=1"]
-    both = [Command("run", "learnable_bucketing", f"--name={name}", *few) for name in ("one", "two")]
+    both = [
+        Command("run", "learnable_bucketing", f"--name={name}", *few) for name in ("one", "two")
+    ]
     for process in both:
         _, err = process.communicate(timeout=400)
         assert (process.returncode, "alembic" in err, "Traceback" in err) == (0, False, False), err
 
 
 @pytest.mark.parametrize(
-    ("option", "what"), [("-n 64", "open files"), ("-f 99", "the size of a file"), ("-v 9999999", "memory addresses")]
+    ("option", "what"),
+    [("-n 64", "open files"), ("-f 99", "the size of a file"), ("-v 9999999", "memory addresses")],
 )
 def test_limit_that_is_too_low_is_named(option: str, what: str, tmp_path: Path) -> None:
     line = 'ulimit $0; exec "$@"'
-    study = ["-m", "studies.cli.main", "run", "learnable_bucketing", f"--storage={tmp_path / 'runs'}"]
+    study = [
+        "-m",
+        "studies.cli.main",
+        "run",
+        "learnable_bucketing",
+        f"--storage={tmp_path / 'runs'}",
+    ]
     command = ["bash", "-c", line, option, sys.executable, *study]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2, done.stderr

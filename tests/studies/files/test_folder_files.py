@@ -47,7 +47,10 @@ def test_full_disk_leaves_the_old_file_and_no_other(disk: Path) -> None:
     path = disk / "trial.json"
     write_atomically(path, "old")
     fill(disk, leave=16 * KIB)
-    with pytest.raises(StorageFault, match=r"trial\.json can't be written: No space left on device \(0\.0 MiB free\)"):
+    with pytest.raises(
+        StorageFault,
+        match=r"trial\.json can't be written: No space left on device \(0\.0 MiB free\)",
+    ):
         write_atomically(path, "new" * 10_000)
     assert path.read_text() == "old"
     assert sorted(p.name for p in disk.iterdir()) == ["filler", "trial.json"]
@@ -58,7 +61,9 @@ def test_full_disk_keeps_all_whole_lines(disk: Path) -> None:
     path = disk / "reports.jsonl"
     append_line(path, "one")
     filler = fill(disk, leave=8 * KIB)
-    with pytest.raises(StorageFault, match=r"reports\.jsonl can't be written: No space left on device"):
+    with pytest.raises(
+        StorageFault, match=r"reports\.jsonl can't be written: No space left on device"
+    ):
         append_line(path, "x" * 30_000)
     assert read_lines(path) == ["one"]
     filler.unlink()
@@ -85,7 +90,9 @@ def test_fault_of_the_program_is_not_taken_for_the_disks(tmp_path: Path) -> None
 
 def test_what_crossed_ray_keeps_its_own_words() -> None:
     """Its text there is a coloured traceback."""
-    fault = RayTaskError("f", "a traceback", StudyStopped("node B doesn't fit")).as_instanceof_cause()
+    fault = RayTaskError(
+        "f", "a traceback", StudyStopped("node B doesn't fit")
+    ).as_instanceof_cause()
     assert str(as_stop(fault)) == "node B doesn't fit"
     stale = RayTaskError("f", "a traceback", OSError(errno.ESTALE, "Stale file handle"))
     assert str(as_stop(stale)) == "[Errno 116] Stale file handle"
@@ -114,7 +121,9 @@ def test_line_that_was_written_before_the_fault_is_not_written_twice(
 @pytest.mark.timeout(240)
 def test_study_that_finds_its_disk_full_stops_in_a_line(disk: Path, toy_model: str) -> None:
     fill(disk, leave=8 * KIB)
-    done = run_cli("run", "learnable_bucketing", f"--model={toy_model}", f"--storage={disk}", *SMALL)
+    done = run_cli(
+        "run", "learnable_bucketing", f"--model={toy_model}", f"--storage={disk}", *SMALL
+    )
     assert done.code == 3
     assert "Traceback" not in done.err
     assert "the study stopped; state saved. To go on: hylorada run" in done.err.splitlines()[-1]
@@ -140,14 +149,18 @@ def test_optuna_on_a_full_disk_stops_the_study_and_names_it(disk: Path) -> None:
         list(iter(study.ask, None))  # until there is no room
     stop = as_stop(raised.value)
     assert isinstance(stop, StudyStopped)
-    assert str(stop).startswith("optuna.db can't be written: (sqlite3.OperationalError) database or disk is full")
+    assert str(stop).startswith(
+        "optuna.db can't be written: (sqlite3.OperationalError) database or disk is full"
+    )
     storage.remove_session()
     storage.engine.dispose()
 
 
 def test_database_that_another_holds_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "optuna.db"
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+    storage = optuna.storages.RDBStorage(
+        f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}}
+    )
     study = optuna.create_study(storage=storage)
     other = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

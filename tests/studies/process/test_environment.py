@@ -65,11 +65,15 @@ def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPa
 def test_full_disk_for_temporary_files_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1m") as small:
         if small:
-            with pytest.raises(InputError, match=r"disk has 1\.0 MiB free, Ray needs 50 MiB there; make room"):
+            with pytest.raises(
+                InputError, match=r"disk has 1\.0 MiB free, Ray needs 50 MiB there; make room"
+            ):
                 check_limits(tmp_path / "disk")
 
 
-@pytest.mark.parametrize("names", [[], ["mlflow.db", "studies"], ["session_1", "mine.txt"], ["lock", "data.txt"]])
+@pytest.mark.parametrize(
+    "names", [[], ["mlflow.db", "studies"], ["session_1", "mine.txt"], ["lock", "data.txt"]]
+)
 def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="hylo-", dir="/tmp"))
     for name in names:
@@ -91,7 +95,9 @@ def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -
         ({"data": "some/hub-id"}, False),
     ],
 )
-def test_ray_starts_early_only_for_what_is_surely_there(asked: dict[str, str], evident: bool, tmp_path: Path) -> None:
+def test_ray_starts_early_only_for_what_is_surely_there(
+    asked: dict[str, str], evident: bool, tmp_path: Path
+) -> None:
     (tmp_path / "text.txt").write_text("text")
     values = {k: v.format(here=tmp_path) for k, v in asked.items()}
     assert _is_evident(Study.from_dict({**learnable_bucketing.STUDY, **values})) == evident
@@ -109,7 +115,9 @@ def test_exit_code_stays_what_it_is_unless_ray_still_runs(running: bool, code: i
         os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(code)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (code, "")
 
 

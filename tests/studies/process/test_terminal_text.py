@@ -37,7 +37,9 @@ def test_control_characters_are_escapes(text: str, expected: str) -> None:
         ("shift_jis", r"… → − ─│+ × \xe9t\xe9 学"),
     ],
 )
-def test_signs_that_an_encoding_lacks_are_plain_and_names_are_escapes(encoding: str, expected: str) -> None:
+def test_signs_that_an_encoding_lacks_are_plain_and_names_are_escapes(
+    encoding: str, expected: str
+) -> None:
     assert shown("… → − ─│╭ × été 学", encoding) == expected
 
 

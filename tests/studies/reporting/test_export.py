@@ -40,7 +40,12 @@ def results(finished: FinishedStudy) -> Results:
 def exported(finished: FinishedStudy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The learnable arm's second seed, by the real command line."""
     output = tmp_path_factory.mktemp("export") / "the adapter"
-    arguments = (f"--storage={finished.storage}", "--arm=learnable", "--seed=1", f"--output={output}")
+    arguments = (
+        f"--storage={finished.storage}",
+        "--arm=learnable",
+        "--seed=1",
+        f"--output={output}",
+    )
     done = run_cli("export", finished.name, *arguments)
     assert done.code == 0, done.err
     assert _run(finished, "learnable", 1) in done.out
@@ -64,7 +69,10 @@ def _best_on_validation(finished: FinishedStudy) -> str:
     means = {}
     for arm in ARMS:
         names = [_run(finished, arm, seed) for seed in (0, 1)]
-        lines = [(finished.folder / "trials" / n / "reports.jsonl").read_text().splitlines()[-1] for n in names]
+        lines = [
+            (finished.folder / "trials" / n / "reports.jsonl").read_text().splitlines()[-1]
+            for n in names
+        ]
         means[arm] = np.mean([json.loads(line)["metrics"]["eval/nll"] for line in lines])
     return min(means, key=lambda a: float(means[a]))
 
@@ -87,7 +95,13 @@ def test_exported_adapter_has_the_perplexity_of_its_confirm_run(
     finished: FinishedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], arm: str, seed: int
 ) -> None:
     expected = _stored_ppl(finished, arm, seed)
-    arguments = (f"--storage={finished.storage}", f"--arm={arm}", f"--seed={seed}", f"--output={tmp_path}", "--json")
+    arguments = (
+        f"--storage={finished.storage}",
+        f"--arm={arm}",
+        f"--seed={seed}",
+        f"--output={tmp_path}",
+        "--json",
+    )
     found = _json(capsys, "export", finished.name, *arguments)
     assert found["test_ppl"] == pytest.approx(expected, rel=1e-12)
     assert (found["arm"], found["seed"], found["output"]) == (arm, seed, str(tmp_path))
@@ -96,20 +110,29 @@ def test_exported_adapter_has_the_perplexity_of_its_confirm_run(
     assert measured["blocks"] == 40
 
 
-def test_exported_adapter_is_measured_in_a_fresh_process(finished: FinishedStudy, exported: Path) -> None:
+def test_exported_adapter_is_measured_in_a_fresh_process(
+    finished: FinishedStudy, exported: Path
+) -> None:
     done = run_cli("evaluate", f"--adapter={exported}")
     assert done.code == 0
     assert all(line.startswith("hylorada: text ") for line in done.err.splitlines())
     found = re.search(r"PPL ([\d.]+)", done.out)
     assert found is not None
-    assert float(found[1]) == pytest.approx(_stored_ppl(finished, "learnable", 1), rel=1e-6, abs=1e-4)
+    assert float(found[1]) == pytest.approx(
+        _stored_ppl(finished, "learnable", 1), rel=1e-6, abs=1e-4
+    )
 
 
 def test_defaults_are_the_best_arm_and_the_first_seed(
     finished: FinishedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = _json(
-        capsys, "export", finished.name, f"--storage={finished.storage}", f"--output={tmp_path / 'new'}", "--json"
+        capsys,
+        "export",
+        finished.name,
+        f"--storage={finished.storage}",
+        f"--output={tmp_path / 'new'}",
+        "--json",
     )
     assert found["seed"] == 0
     assert found["arm"] == _best_on_validation(finished)
@@ -133,13 +156,21 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
         return load_file(path), file.metadata()
 
 
-def _parameters(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> dict[str, torch.Tensor]:
+def _parameters(
+    tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+) -> dict[str, torch.Tensor]:
     """The parameters of a checkpoint: views of its vectors, one a group, in the order of its layout."""
     layout = json.loads(metadata["layout"])
     found: dict[str, torch.Tensor] = {}
     places = dict.fromkeys(("matrices", "scalars", "boundaries"), 0)
     for name, shape in layout.items():
-        group = "boundaries" if name.endswith("boundaries") else "matrices" if len(shape) >= 2 else "scalars"
+        group = (
+            "boundaries"
+            if name.endswith("boundaries")
+            else "matrices"
+            if len(shape) >= 2
+            else "scalars"
+        )
         start, places[group] = places[group], places[group] + math.prod(shape)
         found[name] = tensors[f"{group}/values"][start : places[group]].view(shape)
     assert all(places[g] == len(tensors.get(f"{g}/values", ())) for g in places)
@@ -149,7 +180,9 @@ def _parameters(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> d
 def test_exported_tensors_are_the_checkpoints_bits(finished: FinishedStudy, exported: Path) -> None:
     folder = finished.folder / "trials" / _run(finished, "learnable", 1)
     stored = _parameters(*_read_checkpoint(folder / "checkpoint.safetensors"))
-    lora, other = (load_file(exported / f) for f in ("adapter_model.safetensors", "hylorada_model.safetensors"))
+    lora, other = (
+        load_file(exported / f) for f in ("adapter_model.safetensors", "hylorada_model.safetensors")
+    )
     assert len(stored) == len(lora) + len(other)
     for name, tensor in other.items():
         assert torch.equal(tensor, stored[name])
@@ -159,7 +192,9 @@ def test_exported_tensors_are_the_checkpoints_bits(finished: FinishedStudy, expo
         assert torch.equal(tensor, stored[f"lora.{path.replace('.', '/')}.{factor}"])
 
 
-def test_card_says_what_the_results_say(finished: FinishedStudy, results: Results, exported: Path) -> None:
+def test_card_says_what_the_results_say(
+    finished: FinishedStudy, results: Results, exported: Path
+) -> None:
     card = (exported / "README.md").read_text(encoding="utf-8")
     comparison = results.comparison("learnable", "baseline")
     assert comparison is not None
@@ -168,7 +203,13 @@ def test_card_says_what_the_results_say(finished: FinishedStudy, results: Result
     assert results.verdict in card
     assert f"**{_stored_ppl(finished, 'learnable', 1):,.4f}**" in card
     provenance = results.provenance
-    for expected in (finished.name, "pydocs", "32 tokens", "0, 1; this one 1", f"torch {provenance['version.torch']}"):
+    for expected in (
+        finished.name,
+        "pydocs",
+        "32 tokens",
+        "0, 1; this one 1",
+        f"torch {provenance['version.torch']}",
+    ):
         assert expected in card
     for key in ("model_fingerprint", "data_fingerprint", "git_commit"):
         if key in provenance:
@@ -213,7 +254,10 @@ def test_options_of_evaluate_stand_above_the_export(
     every = _json(capsys, "evaluate", f"--model={toy_model}", "--block-size=32", "--json")["blocks"]
     assert _json(capsys, "evaluate", adapter, "--block-size=32", "--json")["blocks"] == every > 40
     (tmp_path / "text.txt").write_text("one two three four five six seven eight nine ten\n" * 200)
-    assert _json(capsys, "evaluate", adapter, f"--data={tmp_path / 'text.txt'}", "--json")["blocks"] > 1
+    assert (
+        _json(capsys, "evaluate", adapter, f"--data={tmp_path / 'text.txt'}", "--json")["blocks"]
+        > 1
+    )
     bare = tmp_path / "bare"
     shutil.copytree(exported, bare)
     (bare / "export.json").unlink()
@@ -233,9 +277,18 @@ def test_other_base_or_text_than_the_exports_is_told(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     assert main(["evaluate", f"--adapter={path.parent}", "--json"]) == 0
     err = capsys.readouterr().err
-    assert "the adapter was trained on another base: fingerprint 0000000000000000, this one has " in err
-    assert "the adapter was trained on a base of another config.json: fingerprint 2222222222222222, this one " in err
-    assert "the adapter was trained on another text: fingerprint 1111111111111111, this one has " in err
+    assert (
+        "the adapter was trained on another base: fingerprint 0000000000000000, this one has "
+        in err
+    )
+    assert (
+        "the adapter was trained on a base of another config.json: fingerprint 2222222222222222, this one "
+        in err
+    )
+    assert (
+        "the adapter was trained on another text: fingerprint 1111111111111111, this one has "
+        in err
+    )
 
 
 def test_export_again_replaces_the_export(
@@ -244,7 +297,13 @@ def test_export_again_replaces_the_export(
     output = tmp_path / "again"
     shutil.copytree(exported, output)
     _json(
-        capsys, "export", finished.name, f"--storage={finished.storage}", "--arm=fixed", f"--output={output}", "--json"
+        capsys,
+        "export",
+        finished.name,
+        f"--storage={finished.storage}",
+        "--arm=fixed",
+        f"--output={output}",
+        "--json",
     )
     measured = _json(capsys, "evaluate", f"--adapter={output}", "--json")
     assert measured["ppl"] == pytest.approx(_stored_ppl(finished, "fixed", 0), rel=1e-6)
@@ -265,10 +324,22 @@ def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) 
     ],
 )
 def test_unknown_arm_and_seed_are_refused(
-    finished: FinishedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
+    finished: FinishedStudy,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    message: str,
 ) -> None:
     output = tmp_path / "new"
-    _refused(capsys, message, "export", finished.name, f"--storage={finished.storage}", option, f"--output={output}")
+    _refused(
+        capsys,
+        message,
+        "export",
+        finished.name,
+        f"--storage={finished.storage}",
+        option,
+        f"--output={output}",
+    )
     assert not output.exists()
 
 
@@ -287,7 +358,14 @@ def test_places_that_hold_something_else_are_left_alone(
     (tmp_path / "thesis.tex").write_text("mine")
     no_export = f"is not empty and holds no export of study '{finished.name}'"
     for output, message in ((tmp_path, no_export), (tmp_path / "thesis.tex", "is a file")):
-        _refused(capsys, message, "export", finished.name, f"--storage={finished.storage}", f"--output={output}")
+        _refused(
+            capsys,
+            message,
+            "export",
+            finished.name,
+            f"--storage={finished.storage}",
+            f"--output={output}",
+        )
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 
@@ -308,20 +386,31 @@ def test_other_adapters_are_left_alone(
         (output / "export.json").write_text(json.dumps(record))
     before = {p.name: p.read_bytes() for p in output.iterdir()}
     message = f"is not empty and holds no export of study '{finished.name}'"
-    _refused(capsys, message, "export", finished.name, f"--storage={finished.storage}", f"--output={output}")
+    _refused(
+        capsys,
+        message,
+        "export",
+        finished.name,
+        f"--storage={finished.storage}",
+        f"--output={output}",
+    )
     assert {p.name: p.read_bytes() for p in output.iterdir()} == before
 
 
 @pytest.mark.parametrize(
     "arguments", [("export", "x", "--output="), ("evaluate", "--adapter="), ("list", "--storage=")]
 )
-def test_no_text_is_no_folder(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_no_text_is_no_folder(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "must name a folder, got ''" in capsys.readouterr().err
 
 
-def _write_checkpoint(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+def _write_checkpoint(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+) -> None:
     """One whose checksum is right, so that what else is wrong with it is seen."""
     save_file(tensors, path, metadata={**metadata, "crc32": _checksum(tensors, metadata)})
 
@@ -351,7 +440,9 @@ def _take_earlier_checkpoint(folder: Path, name: str) -> None:
 
 
 def _swap_checkpoints(folder: Path, name: str) -> None:
-    path, other = (folder / "trials" / n / "checkpoint.safetensors" for n in (name, name[:-1] + "1"))
+    path, other = (
+        folder / "trials" / n / "checkpoint.safetensors" for n in (name, name[:-1] + "1")
+    )
     ours = path.read_bytes()
     path.write_bytes(other.read_bytes())
     other.write_bytes(ours)
@@ -378,14 +469,29 @@ def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_lose_checkpoint, r"checkpoint\.safetensors is missing; restore it from a backup, or export another seed"),
+        (
+            _lose_checkpoint,
+            r"checkpoint\.safetensors is missing; restore it from a backup, or export another seed",
+        ),
         (_cut_checkpoint, r"checkpoint\.safetensors is damaged"),
-        (_swap_checkpoints, r"checkpoint\.safetensors is damaged \(it is not of fixed-\S+-confirm-00 as it ended\)"),
-        (_swap_checkpoints_of_an_earlier_version, r"damaged \(it is not of fixed-\S+-confirm-00 as it ended\)"),
+        (
+            _swap_checkpoints,
+            r"checkpoint\.safetensors is damaged \(it is not of fixed-\S+-confirm-00 as it ended\)",
+        ),
+        (
+            _swap_checkpoints_of_an_earlier_version,
+            r"damaged \(it is not of fixed-\S+-confirm-00 as it ended\)",
+        ),
         (_clear_updates, "adapter has no effect"),
         (_take_earlier_checkpoint, "is of step 6, the run ended at 8"),
-        (_change_base, "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$"),
-        (partial(_change_base, part="model_config_fingerprint"), "than the study's: config.json of fingerprint "),
+        (
+            _change_base,
+            "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$",
+        ),
+        (
+            partial(_change_base, part="model_config_fingerprint"),
+            "than the study's: config.json of fingerprint ",
+        ),
     ],
 )
 def test_damaged_study_is_refused_and_nothing_is_written(
@@ -404,6 +510,12 @@ def test_damaged_study_is_refused_and_nothing_is_written(
 def test_evaluate_refuses_an_adapter_that_is_not_there_or_does_not_fit(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _refused(capsys, "nowhere': no such folder", "evaluate", f"--adapter={tmp_path / 'nowhere'}", "--block-size=32")
+    _refused(
+        capsys,
+        "nowhere': no such folder",
+        "evaluate",
+        f"--adapter={tmp_path / 'nowhere'}",
+        "--block-size=32",
+    )
     arguments = (f"--adapter={exported}", "--model=tiny", "--blocks=1")
     _refused(capsys, r"hidden_size 32, this one has \d+", "evaluate", *arguments)

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def exported(finished: FinishedStudy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("export") / "the adapter"
-    assert main(["export", finished.name, f"--storage={finished.storage}", f"--output={output}"]) == 0
+    assert (
+        main(["export", finished.name, f"--storage={finished.storage}", f"--output={output}"]) == 0
+    )
     return output
 
 
@@ -30,10 +32,21 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 
 
 def test_nothing_in_an_export_names_a_place_of_this_machine(exported: Path, toy_model: str) -> None:
-    texts = {p.name: p.read_text(encoding="utf-8") for p in exported.iterdir() if p.suffix != ".safetensors"}
-    assert texts.keys() > {"README.md", "adapter_config.json", "export.json", "hylorada_config.json"}
+    texts = {
+        p.name: p.read_text(encoding="utf-8")
+        for p in exported.iterdir()
+        if p.suffix != ".safetensors"
+    }
+    assert texts.keys() > {
+        "README.md",
+        "adapter_config.json",
+        "export.json",
+        "hylorada_config.json",
+    }
     places = (str(exported), str(exported.parent), str(Path(toy_model).parent), str(Path.home()))
-    assert [(name, place) for name, text in texts.items() for place in places if place in text] == []
+    assert [
+        (name, place) for name, text in texts.items() for place in places if place in text
+    ] == []
     relative = os.path.relpath(toy_model, exported)
     assert json.loads(texts["adapter_config.json"])["base_model_name_or_path"] == relative
     assert json.loads(texts["hylorada_config.json"])["base"]["name"] == relative
@@ -47,7 +60,11 @@ def test_exported_tokenizer_is_the_bases(exported: Path, toy_model: str) -> None
 
 
 def test_export_that_moved_with_its_base_is_measured_there(
-    exported: Path, toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    exported: Path,
+    toy_model: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     up = os.path.relpath(toy_model, exported).count("../")
     adapter = tmp_path.joinpath(*"abcdef"[:up])

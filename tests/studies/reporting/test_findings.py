@@ -17,7 +17,9 @@ from studies.spec.study import Study
 from studies.trials.records import Record
 
 
-def found_in(records: Sequence[Record], of: Study, folder: Path = Path("own")) -> dict[str, Finding]:
+def found_in(
+    records: Sequence[Record], of: Study, folder: Path = Path("own")
+) -> dict[str, Finding]:
     return {f.title: f for f in findings(named(*records), of, folder, arm_colors(of.arms))}
 
 
@@ -27,7 +29,10 @@ def complete(arm: str, losses: Sequence[float], first: int = 0, **fields: Any) -
 
 def test_tuning_says_which_arms_have_flattened() -> None:
     # pairs of 4: lowest 0, 0, 0, 1, 1, 2 steps above the best, so the second half gains 4/6 of a step
-    steep, flat = complete("fixed", [3, 3.03, 3.06, 3.09]), complete("learnable", [3, 3.003, 3.006, 3.009])
+    steep, flat = (
+        complete("fixed", [3, 3.03, 3.06, 3.09]),
+        complete("learnable", [3, 3.003, 3.006, 3.009]),
+    )
     found = found_in([*steep, *flat], study("fixed", "learnable"))["Tuning"]
     assert found.says == (
         "The second half of the trials (from 2 to 4) lowered the expected best validation PPL by 1.98 % for fixed "
@@ -54,7 +59,9 @@ def test_tuning_tells_arms_with_fewer_trials_apart() -> None:
 def test_tuning_counts_stopped_trials_and_leaves_running_ones_out() -> None:
     stopped = [record("fixed", 10 + i, [20]) for i in range(4)]
     running = record("fixed", 20, [20], state="running")
-    found = found_in([*complete("fixed", [3, 3.01, 3.02, 3.03]), *stopped, running], study("fixed"))["Tuning"]
+    found = found_in(
+        [*complete("fixed", [3, 3.01, 3.02, 3.03]), *stopped, running], study("fixed")
+    )["Tuning"]
     assert "(from 4 to 8)" in found.says
 
 
@@ -82,7 +89,9 @@ def test_importance_names_what_stands_out_and_which_arms_have_too_few_trials() -
         params = {"learning_rate": 0.002 + 0.003 * number, "num_buckets": (16, 8)[number % 2]}
         params |= {"lora_dropout": 0.1 * (number % 5)} if number % 2 else {}
         trials.append(record("fixed", number, [14 + params["learning_rate"]], params=params))
-    found = found_in([*trials, record("learnable", 0, [16])], study("fixed", "learnable"))["Which parameters matter"]
+    found = found_in([*trials, record("learnable", 0, [16])], study("fixed", "learnable"))[
+        "Which parameters matter"
+    ]
     assert found.says.startswith("Among 24 trials of fixed, learning_rate (")
     assert "matters; the other 2 can't be told from chance." in found.says
     assert found.says.endswith("learnable has 1, and 20 are needed.")
@@ -92,7 +101,9 @@ def test_importance_names_what_stands_out_and_which_arms_have_too_few_trials() -
 
 def learned(starts: Sequence[Any], ends: Sequence[Any]) -> list[Record]:
     """The winner of one search, and a confirm run for each pair of start and end."""
-    runs = [record("learnable", 7 + i, [], stage="confirm", state="complete") for i in range(len(ends))]
+    runs = [
+        record("learnable", 7 + i, [], stage="confirm", state="complete") for i in range(len(ends))
+    ]
     for run, start, end in zip(runs, starts, ends, strict=True):
         run.winner = "learnable-0000"
         run.reports = [report(60, 14.0, boundaries=tuple(end), start_boundaries=tuple(start))]
@@ -101,17 +112,25 @@ def learned(starts: Sequence[Any], ends: Sequence[Any]) -> list[Record]:
 
 def test_boundaries_say_where_they_end_and_that_their_start_made_them_agree() -> None:
     log = spaced("log", 7, 64)
-    found = found_in(learned([log, log], [log + 1, log + 2]), study("learnable"))["Boundaries of learnable"]
-    assert found.says.startswith("The boundaries of learnable end 1.50 tokens from the log spacing and ")
+    found = found_in(learned([log, log], [log + 1, log + 2]), study("learnable"))[
+        "Boundaries of learnable"
+    ]
+    assert found.says.startswith(
+        "The boundaries of learnable end 1.50 tokens from the log spacing and "
+    )
     assert "(mean over 2 confirm runs); they start 0.00 and " in found.says
-    assert "Seeds of one search agree more than random boundaries would (consistency 0.9" in found.says
+    assert (
+        "Seeds of one search agree more than random boundaries would (consistency 0.9" in found.says
+    )
     assert "p = 0.001; at the start 1.00): their starts agreed already." in found.says
     assert "8 buckets" in (found.figure or "")
 
 
 def test_boundaries_that_training_brought_together_are_told_from_others() -> None:
     starts = [np.arange(1.0, 8), np.arange(50.0, 57)]
-    found = found_in(learned(starts, [np.arange(8.0, 64, 8)] * 2), study("learnable"))["Boundaries of learnable"]
+    found = found_in(learned(starts, [np.arange(8.0, 64, 8)] * 2), study("learnable"))[
+        "Boundaries of learnable"
+    ]
     assert "(consistency 1.00, p = 0.001; at the start -" in found.says
     assert found.says.endswith("training has brought them together.")
     apart = found_in(learned(starts, starts), study("learnable"))["Boundaries of learnable"]
@@ -119,7 +138,9 @@ def test_boundaries_that_training_brought_together_are_told_from_others() -> Non
 
 
 @pytest.mark.parametrize(("start", "end"), [((8.0,), (math.nan,)), ((), (8.0,)), ((), ())])
-def test_runs_without_sound_boundaries_say_nothing(start: Sequence[float], end: Sequence[float]) -> None:
+def test_runs_without_sound_boundaries_say_nothing(
+    start: Sequence[float], end: Sequence[float]
+) -> None:
     assert "Boundaries of learnable" not in found_in(learned([start], [end]), study("learnable"))
 
 
@@ -131,13 +152,19 @@ def test_one_run_says_nothing_about_agreement() -> None:
 
 def gated(folder: Path, base: PreTrainedModel, weight: float) -> list[Record]:
     """A winner and its run, whose adapter gives landmark 2 a weight at positions 0 to 7 of 16, and else is even."""
-    config = HyLoRADAConfig(r=2, num_landmarks=4, num_buckets=2, bucket_spacing="linear", max_positions=16)
+    config = HyLoRADAConfig(
+        r=2, num_landmarks=4, num_buckets=2, bucket_spacing="linear", max_positions=16
+    )
     run = gated_run(folder, base, config, {(0, 2): math.log(3 * weight / (1 - weight))})
     return [record("fixed", 0, [16, 15, 14.5]), run]
 
 
-def test_landmarks_say_where_one_stands_out(tmp_path: Path, make_base: Callable[[], PreTrainedModel]) -> None:
-    found = found_in(gated(tmp_path, make_base(), 0.7), study("fixed"), tmp_path)["Landmarks of fixed"]
+def test_landmarks_say_where_one_stands_out(
+    tmp_path: Path, make_base: Callable[[], PreTrainedModel]
+) -> None:
+    found = found_in(gated(tmp_path, make_base(), 0.7), study("fixed"), tmp_path)[
+        "Landmarks of fixed"
+    ]
     skewed = -0.7 * math.log2(0.7) - 0.3 * math.log2(0.1)
     mean = [0.475, 0.175, 0.175, 0.175]
     told = -sum(p * math.log2(p) for p in mean) - (skewed + 2) / 2
@@ -149,8 +176,12 @@ def test_landmarks_say_where_one_stands_out(tmp_path: Path, make_base: Callable[
     assert "positions 8-15, landmark 0: 25.0 %" in (found.figure or "")
 
 
-def test_even_landmarks_are_said_to_be(tmp_path: Path, make_base: Callable[[], PreTrainedModel]) -> None:
-    found = found_in(gated(tmp_path, make_base(), 0.25), study("fixed"), tmp_path)["Landmarks of fixed"]
+def test_even_landmarks_are_said_to_be(
+    tmp_path: Path, make_base: Callable[[], PreTrainedModel]
+) -> None:
+    found = found_in(gated(tmp_path, make_base(), 0.25), study("fixed"), tmp_path)[
+        "Landmarks of fixed"
+    ]
     assert found.says == (
         "No position leans on one landmark; the weights have 2.00 of 2.00 bits of entropy, and the position tells less "
         "than 0.01 bits about the landmark."

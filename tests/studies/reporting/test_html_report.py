@@ -38,7 +38,9 @@ def arm_result(arm: str, ppl: float = 14.02, **fields: Any) -> ArmResult:
     return ArmResult(arm=arm, **{**values, **fields})
 
 
-def comparison(arm: str, reference: str, change: float = -0.42, low: float = -0.71, high: float = -0.13) -> Comparison:
+def comparison(
+    arm: str, reference: str, change: float = -0.42, low: float = -0.71, high: float = -0.13
+) -> Comparison:
     rest: dict[str, Any] = {
         "median": change,
         "p_value": 0.011,
@@ -49,15 +51,27 @@ def comparison(arm: str, reference: str, change: float = -0.42, low: float = -0.
     return Comparison(arm, reference, 2, change, low, high, (change - 0.1, change + 0.1), **rest)
 
 
-def results(arms: Sequence[ArmResult] = (), comparisons: Sequence[Comparison] = (), **fields: Any) -> Results:
-    values: dict[str, Any] = {"base_ppl": None, "tokens": 50800, "verdict": "It helped.", "notes": (), "provenance": {}}
-    return Results(study="own", arms=tuple(arms), comparisons=tuple(comparisons), **{**values, **fields})
+def results(
+    arms: Sequence[ArmResult] = (), comparisons: Sequence[Comparison] = (), **fields: Any
+) -> Results:
+    values: dict[str, Any] = {
+        "base_ppl": None,
+        "tokens": 50800,
+        "verdict": "It helped.",
+        "notes": (),
+        "provenance": {},
+    }
+    return Results(
+        study="own", arms=tuple(arms), comparisons=tuple(comparisons), **{**values, **fields}
+    )
 
 
 def three_arms() -> Results:
     pairs = [("learnable", "fixed"), ("learnable", "baseline"), ("fixed", "baseline")]
     changes = [comparison(*p, change=c) for p, c in zip(pairs, (-0.42, 0.11, 0.53), strict=True)]
-    return results([arm_result(a) for a in ("baseline", "fixed", "learnable")], changes, base_ppl=31.2704)
+    return results(
+        [arm_result(a) for a in ("baseline", "fixed", "learnable")], changes, base_ppl=31.2704
+    )
 
 
 def printed(drawn: Drawing) -> str:
@@ -69,7 +83,9 @@ def printed(drawn: Drawing) -> str:
 def page(tmp_path: Path, found: Results, records: Mapping[str, Record], of: Study) -> ET.Element:
     """Write a report and parse it: it is well-formed XML too."""
     write_html(found, records, of, tmp_path / "report.html")
-    return ET.fromstring((tmp_path / "report.html").read_text("utf-8").replace("<!doctype html>", ""))
+    return ET.fromstring(
+        (tmp_path / "report.html").read_text("utf-8").replace("<!doctype html>", "")
+    )
 
 
 def cells(root: ET.Element) -> list[list[str]]:
@@ -96,7 +112,9 @@ def test_table_is_whole_in_a_narrow_terminal() -> None:
     Console(file=out, width=80).print(table(three_arms()))
     wide = printed(table(three_arms()))
     rows = wide[: wide.index("test PPL: mean")]
-    assert set(rows.split()) <= set(out.getvalue().split())  # nothing folded within a word, nothing cut
+    assert set(rows.split()) <= set(
+        out.getvalue().split()
+    )  # nothing folded within a word, nothing cut
     starts = [line.split()[0] for line in out.getvalue().splitlines() if line[:1].isalpha()]
     assert {"arm", "base", "baseline", "fixed", "learnable"} <= set(starts)
 
@@ -118,15 +136,31 @@ def test_table_leaves_markup_in_names_alone() -> None:
 
 
 def test_table_without_arms_says_so() -> None:
-    assert "No arm has finished the confirm stage." in " ".join(printed(table(results(base_ppl=30.0))).split())
+    assert "No arm has finished the confirm stage." in " ".join(
+        printed(table(results(base_ppl=30.0))).split()
+    )
 
 
 def test_trial_table_lists_state_reason_and_searched_values() -> None:
-    lost = record("fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22")
+    lost = record(
+        "fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22"
+    )
     text = printed(trial_table(named(record("fixed", 0, [16, 15, 14.5]), lost), study()))
     first, second = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[1:])
-    assert first == ["fixed-0000", "complete", "60", "14.500", "learning_rate=0.0123 num_buckets=16"]
-    assert second[:5] == ["fixed-0001", "diverged", "non-finite training loss at step 22", "20", "15.000"]
+    assert first == [
+        "fixed-0000",
+        "complete",
+        "60",
+        "14.500",
+        "learning_rate=0.0123 num_buckets=16",
+    ]
+    assert second[:5] == [
+        "fixed-0001",
+        "diverged",
+        "non-finite training loss at step 22",
+        "20",
+        "15.000",
+    ]
 
 
 def test_trial_table_leaves_confirm_runs_out() -> None:
@@ -138,7 +172,15 @@ def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
     rows = cells(page(tmp_path, three_arms(), trials, study()))
     changes = ["+0.11 % [-0.71, -0.13]", "-0.42 % [-0.71, -0.13]"]
     assert ["learnable", "14.020", "14.020", *changes, "12,576", "4.2"] in rows
-    numbers = ["-0.42 % [-0.71, -0.13]", "-0.42", "-0.52, -0.32", "0.011", "0.033", "0.38", "none to minimal"]
+    numbers = [
+        "-0.42 % [-0.71, -0.13]",
+        "-0.42",
+        "-0.52, -0.32",
+        "0.011",
+        "0.033",
+        "0.38",
+        "none to minimal",
+    ]
     assert ["learnable vs fixed", *numbers] in rows
     assert ["learning_rate", "0.0123", "0.0123", "0.0123", "0.001 .. 0.1 (log)"] in rows
 
@@ -146,7 +188,9 @@ def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
 def test_html_lists_every_run_and_trial(tmp_path: Path) -> None:
     confirm = record("fixed", 3, [16, 15, 14.0], stage="confirm")
     lost = record("fixed", 1, [15.0], state="failed", reason="host died")
-    rows = cells(page(tmp_path, results(), named(confirm, lost, record("fixed", 0, [16, 15, 14.5])), study()))
+    rows = cells(
+        page(tmp_path, results(), named(confirm, lost, record("fixed", 0, [16, 15, 14.5])), study())
+    )
     assert ["fixed", "3", "14.140", "14.000", "complete"] in rows
     assert ["fixed-0001", "failed", "host died", "20", "15.000", "0.0123", "16"] in rows
     assert ["fixed-0000", "complete", "", "60", "14.500", "0.0123", "16"] in rows
@@ -155,7 +199,12 @@ def test_html_lists_every_run_and_trial(tmp_path: Path) -> None:
 def test_html_opens_with_verdict_and_notes_and_closes_with_provenance(tmp_path: Path) -> None:
     verdict = "It helped: a beat b; c did not. The smallest effect is 0.1 %."
     provenance = {"command": "hylorada run own --seeds 2", "git": {"dirty": True}}
-    root = page(tmp_path, results(verdict=verdict, notes=("arm c left out",), provenance=provenance), {}, study())
+    root = page(
+        tmp_path,
+        results(verdict=verdict, notes=("arm c left out",), provenance=provenance),
+        {},
+        study(),
+    )
     assert "".join(root.findall("body/header/p[@class='verdict']")[0].itertext()) == verdict
     assert [li.text for li in root.iter("li")] == ["arm c left out"]
     assert [dt.text for dt in root.iter("dt")] == ["command", "git.dirty"]
@@ -167,7 +216,9 @@ def test_forest_names_each_comparison_and_places_each_change(tmp_path: Path) -> 
     root = page(tmp_path, found, {}, study("a", "b"))
     titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "b vs a: +0.000 % [-1.000, +1.000]" in titles
-    assert {"b vs a", "none", "minimal", "worse", "none to minimal, Holm p = 0.033"} <= set(svg_texts(root))
+    assert {"b vs a", "none", "minimal", "worse", "none to minimal, Holm p = 0.033"} <= set(
+        svg_texts(root)
+    )
 
 
 def test_boundaries_are_drawn_for_the_arm_that_learns_them(tmp_path: Path) -> None:
@@ -187,7 +238,9 @@ def test_confirm_runs_of_an_earlier_winner_step_back(tmp_path: Path) -> None:
     old.reports = [report(60, 14.2, **ends)]
     new = record("learnable", 5, [], stage="confirm", state="complete", winner="learnable-0000")
     new.reports = [report(60, 14.0, **ends)]
-    root = page(tmp_path, results(), named(old, new, record("learnable", 0, [16, 15, 14.5])), study())
+    root = page(
+        tmp_path, results(), named(old, new, record("learnable", 0, [16, 15, 14.5])), study()
+    )
     looks = {row[1].text: row.get("class") for row in root.iter("tr") if row[0].text == "learnable"}
     assert looks == {"4": "faint", "5": "plain"}
     assert svg_texts(root).count("seed 5") == 2
@@ -199,7 +252,9 @@ def test_search_figures_show_every_arm_rung_and_parameter(tmp_path: Path) -> Non
     root = page(tmp_path, results(), found, study())
     texts = svg_texts(root)
     assert {"fixed", "learnable", "learning_rate", "num_buckets", "14.5", "+10 %"} <= set(texts)
-    assert not {"baseline", "lora_dropout"} & set(texts)  # no trial of the one, no trial that drew the other
+    assert not {"baseline", "lora_dropout"} & set(
+        texts
+    )  # no trial of the one, no trial that drew the other
     titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "learnable-0000, pruned: 0.0123" in titles
     assert "rungs at steps 20, 40." in "".join(root.itertext())
@@ -222,10 +277,14 @@ def test_findings_stand_above_their_figures(tmp_path: Path) -> None:
 def test_names_are_escaped_in_findings(tmp_path: Path) -> None:
     plain = study("plain")
     odd = replace(plain, arms={ODD: plain.arms["plain"]})
-    runs = [record(ODD, 7 + i, [16, 15, 14.5], stage="confirm", winner=f"{ODD}-0000") for i in range(2)]
+    runs = [
+        record(ODD, 7 + i, [16, 15, 14.5], stage="confirm", winner=f"{ODD}-0000") for i in range(2)
+    ]
     for run in runs:
         run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
-    root = page(tmp_path, results(), named(*(record(ODD, i, [16, 15, 14]) for i in range(4)), *runs), odd)
+    root = page(
+        tmp_path, results(), named(*(record(ODD, i, [16, 15, 14]) for i in range(4)), *runs), odd
+    )
     headings = [e.text for e in root.iter("h3")]
     assert headings == ["Tuning", "Which parameters matter", f"Boundaries of {ODD}"]
     assert ODD in svg_texts(root)
@@ -234,12 +293,18 @@ def test_names_are_escaped_in_findings(tmp_path: Path) -> None:
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
     run = record(ODD, 0, [16, 15, 14.5], reason="<script>")
     run.reports[-1] = report(60, 14.5, boundaries=(9.0,), start_boundaries=(8.0,))
-    found = results([arm_result(ODD)], [comparison(ODD, ODD)], verdict=ODD, notes=(ODD,), provenance={ODD: ODD})
+    found = results(
+        [arm_result(ODD)], [comparison(ODD, ODD)], verdict=ODD, notes=(ODD,), provenance={ODD: ODD}
+    )
     plain = study("plain")  # arms can't be named so any more; escaping doesn't rest on that
     root = page(tmp_path, found, named(run), replace(plain, arms={ODD: plain.arms["plain"]}))
     assert "<script>" not in (tmp_path / "report.html").read_text("utf-8")
     assert {f"{ODD} vs {ODD}", ODD} <= set(svg_texts(root))
-    assert [e.text for e in (*root.iter("li"), *root.iter("dt"), *root.iter("dd"))] == [ODD, ODD, ODD]
+    assert [e.text for e in (*root.iter("li"), *root.iter("dt"), *root.iter("dd"))] == [
+        ODD,
+        ODD,
+        ODD,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -260,12 +325,22 @@ def test_html_is_written_with_nothing_to_plot(tmp_path: Path, found: Mapping[str
 
 
 def test_diverged_trials_stand_beside_finished_ones(tmp_path: Path) -> None:
-    lost = record("fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22")
+    lost = record(
+        "fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22"
+    )
     lost.reports.append(Report(step=22, done=True, diverged="non-finite training loss at step 22"))
     root = page(tmp_path, results(), named(record("fixed", 0, [16, 15, 14.5]), lost), study())
     titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles.count("fixed-0001, diverged: 16") == 1
-    assert ["fixed-0001", "diverged", "non-finite training loss at step 22", "22", "", "0.0123", "16"] in cells(root)
+    assert [
+        "fixed-0001",
+        "diverged",
+        "non-finite training loss at step 22",
+        "22",
+        "",
+        "0.0123",
+        "16",
+    ] in cells(root)
 
 
 def test_one_seed_is_said_to_lack_seed_noise(tmp_path: Path) -> None:

@@ -44,10 +44,14 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _written(encoding: str, storage: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+def _written(
+    encoding: str, storage: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str]:
     """Return a command's exit code and what it wrote, as its terminal decodes it."""
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    place = [] if arguments[0].startswith("-") or "--help" in arguments else [f"--storage={storage}"]
+    place = (
+        [] if arguments[0].startswith("-") or "--help" in arguments else [f"--storage={storage}"]
+    )
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", out)
@@ -78,8 +82,12 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z]{3,}|\d+\.\d+", re.sub(r"\\x[ab8-f].|\\u\w{4}", "é", text))
 
 
-def test_texts_of_a_folder_are_shown_as_they_are_or_as_escapes(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    escaped = r" \x1b[2J\x1b]8;;http://x\x1b\ [bold]b[/bold] :smile: \x9b1m \u202ex\u2069 …→ 学\r\x7f"
+def test_texts_of_a_folder_are_shown_as_they_are_or_as_escapes(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    escaped = (
+        r" \x1b[2J\x1b]8;;http://x\x1b\ [bold]b[/bold] :smile: \x9b1m \u202ex\u2069 …→ 学\r\x7f"
+    )
     _, report = _written("utf-8", storage, "report", "étude", monkeypatch=monkeypatch)
     assert f"Width{escaped}" in report
     assert f"note: arm left out{escaped}" in report
@@ -125,7 +133,12 @@ def test_export_and_evaluate_in_other_encodings(
 ) -> None:
     target = tmp_path / "é 学"
     code, text = _written(
-        encoding, finished.storage, "export", finished.name, f"--output={target}", monkeypatch=monkeypatch
+        encoding,
+        finished.storage,
+        "export",
+        finished.name,
+        f"--output={target}",
+        monkeypatch=monkeypatch,
     )
     assert (code, "test PPL" in text) == (0, True)
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -151,5 +164,7 @@ def test_uncaught_exception_is_shown_with_escapes() -> None:
     start = "from studies.process.terminal_text import guard_streams; guard_streams(); "
     script = start + r"raise RuntimeError('a\x1b[2J\u202e学')"
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment, timeout=60
+    )
     assert done.stderr.decode("latin-1").endswith("RuntimeError: a\\x1b[2J\\u202e\\u5b66\n")

@@ -62,7 +62,17 @@ def test_numbers_are_whole_at_any_width(width: int) -> None:
     lines = _drawn(_SHEET, width)
     assert max(map(cell_len, lines)) <= width
     words = set(" ".join(lines).split())
-    assert {"53,831", "-12.42", "[-13.71,", "-11.13]", "12,345,678", "1234.5", "1.234", "7", "0.1"} <= words
+    assert {
+        "53,831",
+        "-12.42",
+        "[-13.71,",
+        "-11.13]",
+        "12,345,678",
+        "1234.5",
+        "1.234",
+        "7",
+        "0.1",
+    } <= words
 
 
 def test_narrow_terminal_has_a_record_for_each_arm() -> None:
@@ -89,7 +99,10 @@ def test_sheet_without_rows_is_its_caption() -> None:
 
 def test_columns_of_wide_names_are_in_line() -> None:
     header, wide, plain, *_ = _drawn(_SHEET, 120)
-    ends = [cell_len(line[: line.index(word) + len(word)]) for line, word in ((wide, "53,831"), (plain, "1.234"))]
+    ends = [
+        cell_len(line[: line.index(word) + len(word)])
+        for line, word in ((wide, "53,831"), (plain, "1.234"))
+    ]
     assert ends == [cell_len(header[: header.index("PPL") + 3])] * 2
 
 
@@ -110,7 +123,9 @@ def test_terminal_of_no_size_prints_all_the_same(monkeypatch: pytest.MonkeyPatch
     assert "53,831" in tty.text()
 
 
-@pytest.mark.parametrize("text", ["[bold]x[/bold]", ":smile: 1", "[link=http://x]y[/link]", "a\\[b]"])
+@pytest.mark.parametrize(
+    "text", ["[bold]x[/bold]", ":smile: 1", "[link=http://x]y[/link]", "a\\[b]"]
+)
 def test_markup_and_emoji_codes_are_text(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     tty = _stand_in(monkeypatch)
     console = Terminal()
@@ -120,7 +135,9 @@ def test_markup_and_emoji_codes_are_text(monkeypatch: pytest.MonkeyPatch, text: 
     assert tty.text().count(text) == 3
 
 
-def test_control_characters_are_escapes_wherever_rich_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escapes_wherever_rich_prints_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tty = _stand_in(monkeypatch)
     hostile = "\x1b]0;title\x1b\\ \x9b2J\u202e\rx"
     console = Terminal(stderr=True)
@@ -132,7 +149,9 @@ def test_control_characters_are_escapes_wherever_rich_prints_them(monkeypatch: p
     assert text.count(r"\x1b]0;title\x1b\ \x9b2J\u202e") == 4
 
 
-def test_panel_shows_a_study_and_what_is_printed_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_shows_a_study_and_what_is_printed_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "44")
     tty = _stand_in(monkeypatch)
     store = Store(tmp_path, Study.from_dict(STUDY))

@@ -28,7 +28,9 @@ def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) 
     assert re.search(message, lines[0]), err
 
 
-def _with_weights(model: str, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+def _with_weights(
+    model: str, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> Path:
     """A copy of a base with other weights."""
     shutil.copytree(model, folder)
     path = folder / "model.safetensors"
@@ -48,7 +50,9 @@ def test_base_whose_loss_is_not_finite_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = _with_weights(
-        toy_model, tmp_path / "m", lambda found: {k: torch.full_like(v, torch.nan) for k, v in found.items()}
+        toy_model,
+        tmp_path / "m",
+        lambda found: {k: torch.full_like(v, torch.nan) for k, v in found.items()},
     )
     arguments = (f"--model={broken}", "--block-size=32", "--blocks=2")
     _refused(capsys, r"m': its loss is not finite \(NLL nan in float32\)", *arguments)
@@ -57,10 +61,15 @@ def test_base_whose_loss_is_not_finite_is_refused(
 def test_base_with_foreign_weights_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = _with_weights(toy_model, tmp_path / "m", lambda found: {f"zzz.{k}": v for k, v in found.items()})
+    broken = _with_weights(
+        toy_model, tmp_path / "m", lambda found: {f"zzz.{k}": v for k, v in found.items()}
+    )
     _refused(capsys, "its weights don't match its config", f"--model={broken}", "--block-size=32")
     before = sorted(tmp_path.rglob("*"))
-    assert main(["run", "learnable_bucketing", f"--model={broken}", f"--storage={tmp_path / 'runs'}"]) == 2
+    assert (
+        main(["run", "learnable_bucketing", f"--model={broken}", f"--storage={tmp_path / 'runs'}"])
+        == 2
+    )
     assert "its weights don't match its config" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -74,7 +83,11 @@ def test_base_with_foreign_weights_is_refused(
         ("test_blocks", "all", "test_blocks must be a whole number, got 'all'"),
         ("test_blocks", 0, "test_blocks must be at least 1, got 0"),
         ("dtype", "float99", "dtype 'float99' is unknown; did you mean 'float"),
-        ("dtype", "manual_seed", "dtype 'manual_seed' is unknown; one of: bfloat16, float32, float64"),
+        (
+            "dtype",
+            "manual_seed",
+            "dtype 'manual_seed' is unknown; one of: bfloat16, float32, float64",
+        ),
         ("dtype", ["float32"], r"dtype \['float32'\] is unknown"),
         ("model", 7, "model must be text, got 7"),
         ("model_fingerprint", 7, "model_fingerprint must be text, got 7"),
@@ -85,12 +98,20 @@ def test_base_with_foreign_weights_is_refused(
 def test_record_with_a_field_of_no_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, problem: str
 ) -> None:
-    record = {"model": "tiny", "data": "pydocs", "text_column": None, "block_size": 32, "dtype": "float32"}
+    record = {
+        "model": "tiny",
+        "data": "pydocs",
+        "text_column": None,
+        "block_size": 32,
+        "dtype": "float32",
+    }
     (tmp_path / RECORD).write_text(json.dumps({**record, field: value}))
     _refused(capsys, rf"export\.json: {problem}", f"--adapter={tmp_path}")
 
 
-def test_record_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_that_cannot_be_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for content in (b"{", b"\xff", b"[" * 10**5, b"[]"):
         (tmp_path / RECORD).write_bytes(content)
         _refused(capsys, r"export\.json is damaged", f"--adapter={tmp_path}")
@@ -101,12 +122,17 @@ def test_record_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 def test_record_of_fewer_fields_is_taken(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text(json.dumps({"model": "m", "block_size": 9, "more": 1}))
-    assert Request.of(tmp_path, {"block_size": None}) == Request(adapter=tmp_path, model="m", block_size=9)
+    assert Request.of(tmp_path, {"block_size": None}) == Request(
+        adapter=tmp_path, model="m", block_size=9
+    )
 
 
 def test_change_of_a_base_names_what_changed(toy_model: str) -> None:
     info = inspect_base(toy_model)
-    noted = {"model_fingerprint": info.fingerprint, "model_config_fingerprint": info.config_fingerprint}
+    noted = {
+        "model_fingerprint": info.fingerprint,
+        "model_config_fingerprint": info.config_fingerprint,
+    }
     assert base_changes(info, noted) == base_changes(info, {}) == []
     changed = base_changes(info, {**noted, "model_config_fingerprint": "0" * 16})
     assert changed == [f"config.json of fingerprint {info.config_fingerprint}, was {'0' * 16}"]
@@ -115,7 +141,15 @@ def test_change_of_a_base_names_what_changed(toy_model: str) -> None:
 
 
 def test_study_folder_is_tied_to_the_bases_config_where_that_has_a_fingerprint() -> None:
-    provenance = {"model_fingerprint": "a", "model_config_fingerprint": "b", "study_fingerprint": "c", "seed": 1}
-    assert Material({}, provenance).inputs() == {"model_fingerprint": "a", "model_config_fingerprint": "b"}
+    provenance = {
+        "model_fingerprint": "a",
+        "model_config_fingerprint": "b",
+        "study_fingerprint": "c",
+        "seed": 1,
+    }
+    assert Material({}, provenance).inputs() == {
+        "model_fingerprint": "a",
+        "model_config_fingerprint": "b",
+    }
     without = Material({}, {**provenance, "model_config_fingerprint": None})
     assert without.inputs() == {"model_fingerprint": "a"}

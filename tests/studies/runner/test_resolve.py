@@ -32,7 +32,9 @@ def _study(**changes: Any) -> Study:
         (60, [], (60,)),
     ],
 )
-def test_looks_double_unless_some_are_declared(searches: int, declared: list[int], looks: tuple[int, ...]) -> None:
+def test_looks_double_unless_some_are_declared(
+    searches: int, declared: list[int], looks: tuple[int, ...]
+) -> None:
     assert with_looks(_study(searches=searches, looks=declared)).looks == looks
 
 
@@ -45,7 +47,9 @@ def test_looks_double_unless_some_are_declared(searches: int, declared: list[int
         (0.1, 0.0, "time-limit must be above 0 s, got 0"),
     ],
 )
-def test_budget_is_checked_first(margin: float, seconds: float | None, problem: str, tmp_path: Path) -> None:
+def test_budget_is_checked_first(
+    margin: float, seconds: float | None, problem: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=problem):
         resolve(_study(), Options(storage=tmp_path), Console(), Budget(margin, seconds), run_study)
     assert not list(tmp_path.iterdir())
@@ -53,16 +57,26 @@ def test_budget_is_checked_first(margin: float, seconds: float | None, problem: 
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
-def test_decided_study_costs_nothing_and_an_open_one_heeds_its_time(toy_model: str, tmp_path: Path) -> None:
+def test_decided_study_costs_nothing_and_an_open_one_heeds_its_time(
+    toy_model: str, tmp_path: Path
+) -> None:
     options = (*SMALL, f"--model={toy_model}", "--searches=2", "--trials=1", "--seeds=1")
     assert run_cli("run", "learnable_bucketing", f"--storage={tmp_path}", *options).code == 0
     trials = sorted(tmp_path.glob("studies/*/trials/*"))
-    wide = run_cli("resolve", "learnable_bucketing", f"--storage={tmp_path}", "--margin=100", "--json")
+    wide = run_cli(
+        "resolve", "learnable_bucketing", f"--storage={tmp_path}", "--margin=100", "--json"
+    )
     assert wide.code == 0, wide.err
     assert "resolve: 2 searches" in wide.err
     assert "3 of 3 comparisons are decided" in wide.err
     assert "undecided" not in {c["outcome"] for c in json.loads(wide.out)["comparisons"]}
-    late = run_cli("resolve", "learnable_bucketing", f"--storage={tmp_path}", "--margin=1e-9", "--time-limit=1s")
+    late = run_cli(
+        "resolve",
+        "learnable_bucketing",
+        f"--storage={tmp_path}",
+        "--margin=1e-9",
+        "--time-limit=1s",
+    )
     assert late.code == 0, late.err
     assert "resolve: 4 searches would take about" in late.err
     assert "past the time limit" in late.err

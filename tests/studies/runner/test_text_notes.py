@@ -25,11 +25,19 @@ _FEW_BUCKETS = {"choice": [4, 8]}
 
 def _study(**changes: object) -> Study:
     arms = {
-        name: {**arm, "space": {**arm["space"], **({"num_buckets": _FEW_BUCKETS} if name != "baseline" else {})}}
+        name: {
+            **arm,
+            "space": {
+                **arm["space"],
+                **({"num_buckets": _FEW_BUCKETS} if name != "baseline" else {}),
+            },
+        }
         for name, arm in STUDY["arms"].items()
     }
     defaults = {**STUDY["defaults"], "num_buckets": 8}
-    return Study.from_dict({**STUDY, "block_size": 32, "defaults": defaults, "arms": arms, **changes})
+    return Study.from_dict(
+        {**STUDY, "block_size": 32, "defaults": defaults, "arms": arms, **changes}
+    )
 
 
 def _rows(folder: Path) -> str:
@@ -39,7 +47,9 @@ def _rows(folder: Path) -> str:
     return str(path)
 
 
-def test_evaluate_tells_what_it_read_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_tells_what_it_read_before_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = _rows(tmp_path)
     assert main(["evaluate", f"--data={data}", "--block-size=32", "--blocks=2"]) == 0
     first, train, _, test = capsys.readouterr().err.splitlines()
@@ -47,12 +57,18 @@ def test_evaluate_tells_what_it_read_before_it_runs(tmp_path: Path, capsys: pyte
         f"hylorada: text {data}: column 'text'; rows are lines of one text (document_separator newline by auto); "
         "begin token <|endoftext|> is not added"
     )
-    assert train == "hylorada: text train: 1 document, cut from the whole text (rows.parquet; 800 rows)"
+    assert (
+        train
+        == "hylorada: text train: 1 document, cut from the whole text (rows.parquet; 800 rows)"
+    )
     assert "tokens, cut from the whole text (rows.parquet; 800 rows)" in test
     assert main(["evaluate", f"--data={data}", "--block-size=32", "--blocks=2", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    facts = {k: json.loads(out)[k] for k in ("text_column", "text_delimiter", "document_separator", "begin_token")}
+    facts = {
+        k: json.loads(out)[k]
+        for k in ("text_column", "text_delimiter", "document_separator", "begin_token")
+    }
     assert facts == dict(zip(facts, ("text", None, "newline", "not added"), strict=True))
 
 
@@ -62,8 +78,13 @@ def test_study_keeps_what_auto_stood_for(toy_model: str, tmp_path: Path) -> None
     assert material.settled(study).document_separator == "newline"
     assert material.provenance["document_separator"] == "newline"
     assert material.provenance["test_tokens"] > material.provenance["test_blocks"] * 32 - 32
-    assert material.text_notes[0].startswith(f"text {study.data}: column 'text'; rows are lines of one text")
-    fixed = prepare(_study(model=toy_model, data=study.data, document_separator="eos"), Options(storage=tmp_path / "r"))
+    assert material.text_notes[0].startswith(
+        f"text {study.data}: column 'text'; rows are lines of one text"
+    )
+    fixed = prepare(
+        _study(model=toy_model, data=study.data, document_separator="eos"),
+        Options(storage=tmp_path / "r"),
+    )
     assert material.test_documents is None
     assert len(fixed.test_documents) == fixed.provenance["test_blocks"]
     assert len(np.unique(fixed.test_documents)) > 6
@@ -120,9 +141,9 @@ def test_git_lfs_pointer_in_a_base_is_named(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     base = shutil.copytree(toy_model, tmp_path / "base")
-    (base / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n")
-    assert main(["evaluate", f"--model={base}", "--block-size=32"]) == 2
-    expected = (
-        f"model {str(base)!r}: {name} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    (base / name).write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n"
     )
+    assert main(["evaluate", f"--model={base}", "--block-size=32"]) == 2
+    expected = f"model {str(base)!r}: {name} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
     assert capsys.readouterr().err == f"hylorada: {expected}\n"

@@ -76,15 +76,24 @@ def test_told_twice_counts_once() -> None:
         for _ in range(5):
             twice.stops("a", f"a-{i}", 4, nll)
     assert not twice.stops("a", "a-0", 4, 3.0)
-    for nll in (1.4, 1.6):  # the middle of what came before is 2.0, with repeats it would be elsewhere
+    for nll in (
+        1.4,
+        1.6,
+    ):  # the middle of what came before is 2.0, with repeats it would be elsewhere
         assert once.stops("a", f"new-{nll}", 4, nll) == twice.stops("a", f"new-{nll}", 4, nll)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rebuilt_in_another_order_it_decides_the_same_next(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    reports = [(f"a-{i}", step, float(rng.normal())) for i in range(9) for step in (4, 8, 16)[: rng.integers(1, 4)]]
-    shuffled = sorted(reports, key=lambda r: (r[1], rng.random()))  # each trial's steps stay in order
+    reports = [
+        (f"a-{i}", step, float(rng.normal()))
+        for i in range(9)
+        for step in (4, 8, 16)[: rng.integers(1, 4)]
+    ]
+    shuffled = sorted(
+        reports, key=lambda r: (r[1], rng.random())
+    )  # each trial's steps stay in order
     first, second = _asha(), _asha()
     for asha, order in ((first, reports), (second, shuffled)):
         for name, step, nll in order:

@@ -54,7 +54,10 @@ def test_search_prunes_what_is_worse_at_a_rung(folder: Folder) -> None:
     search = Search(ledger)
     jobs = [search.next_job() or pytest.fail("no job") for _ in range(6)]
     of_fixed = [job.name for job, _ in jobs if job.name.startswith("fixed")]
-    assert [search.on_report(name, report(2, nll)) for name, nll in zip(of_fixed, (3.0, 2.0, 4.0), strict=True)] == [
+    assert [
+        search.on_report(name, report(2, nll))
+        for name, nll in zip(of_fixed, (3.0, 2.0, 4.0), strict=True)
+    ] == [
         False,
         False,
         True,
@@ -81,7 +84,9 @@ def test_search_takes_failures_once(folder: Folder) -> None:
     search.on_failure(job.name, "again", "another")
     record = ledger.store.records[job.name]
     assert (record.state, record.reason, record.step) == ("failed", "out of memory", 2)
-    assert (ledger.store.trial_folder(job.name) / "error.txt").read_text() == "Traceback of the first"
+    assert (
+        ledger.store.trial_folder(job.name) / "error.txt"
+    ).read_text() == "Traceback of the first"
     assert len(folder.tracker.calls) == calls
 
 
@@ -111,9 +116,14 @@ def test_search_goes_on_with_unfinished_trials_first(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("last", "state"),
-    [(report(8), "complete"), (Report(step=3, done=True, diverged="non-finite gradient at step 3"), "diverged")],
+    [
+        (report(8), "complete"),
+        (Report(step=3, done=True, diverged="non-finite gradient at step 3"), "diverged"),
+    ],
 )
-def test_search_ends_what_a_crash_left_at_its_last_report(folder: Folder, last: Report, state: str) -> None:
+def test_search_ends_what_a_crash_left_at_its_last_report(
+    folder: Folder, last: Report, state: str
+) -> None:
     ledger = folder.open(trials=1)
     job, _ = Search(ledger).next_job() or pytest.fail("no job")
     ledger.store.report(job.name, last)  # and then the process dies
@@ -121,7 +131,10 @@ def test_search_ends_what_a_crash_left_at_its_last_report(folder: Folder, last: 
     assert folder.tracker.calls == [("catch_up", [job.name])]
     search = Search(ledger)
     assert ledger.store.records[job.name].state == state
-    assert folder.tracker.calls[1:] == [(job.name, last.step, "running"), (job.name, last.step, state)]
+    assert folder.tracker.calls[1:] == [
+        (job.name, last.step, "running"),
+        (job.name, last.step, state),
+    ]
     assert train(search) == ["fixed-0000"]
 
 
@@ -165,11 +178,15 @@ def test_confirm_gives_all_arms_the_same_fresh_seeds(folder: Folder) -> None:
     ledger = _searched(folder)
     confirm = Confirm(ledger)
     assert confirm.remaining() == 4
-    assert train(confirm) == [f"{arm}-0001-confirm-{s:02d}" for s in (0, 1) for arm in ("baseline", "fixed")]
+    assert train(confirm) == [
+        f"{arm}-0001-confirm-{s:02d}" for s in (0, 1) for arm in ("baseline", "fixed")
+    ]
     runs = {arm: ledger.store.of("confirm", arm) for arm in ("baseline", "fixed")}
     seeds = {arm: [(r.seed, r.data_seed) for r in found] for arm, found in runs.items()}
     assert seeds["baseline"] == seeds["fixed"]
-    every = [r.seed for r in ledger.store.of("search", "baseline")] + [s for s, _ in seeds["baseline"]]
+    every = [r.seed for r in ledger.store.of("search", "baseline")] + [
+        s for s, _ in seeds["baseline"]
+    ]
     assert len(set(every)) == 4
     assert len({d for _, d in seeds["baseline"]}) == 2
 
@@ -204,7 +221,10 @@ def test_confirm_trains_a_new_winner_of_a_longer_search(folder: Folder) -> None:
     ledger = _searched(folder)
     train(Confirm(ledger))
     ledger = _searched(folder, trials=3)
-    assert [w.record.name for w in find_winners(ledger.store).winners.values()] == ["baseline-0002", "fixed-0002"]
+    assert [w.record.name for w in find_winners(ledger.store).winners.values()] == [
+        "baseline-0002",
+        "fixed-0002",
+    ]
     again = Confirm(ledger)
     names = [f"{arm}-0002-confirm-{seed:02d}" for seed in range(2) for arm in ("baseline", "fixed")]
     assert train(again) == names
@@ -225,7 +245,9 @@ def test_winners_explain_missing_arms(folder: Folder) -> None:
             search.on_report(name, reports.get(name, report(8)))
     found = find_winners(ledger.store)
     assert list(found.winners) == [(0, "fixed")]
-    assert found.missing == ("arm 'baseline' has no finished trial with a finite eval/ppl (2 diverged, 1 failed)",)
+    assert found.missing == (
+        "arm 'baseline' has no finished trial with a finite eval/ppl (2 diverged, 1 failed)",
+    )
 
 
 _SEARCHED = ["baseline-0000", "fixed-0000", "baseline-0001", "fixed-0001"]
@@ -237,7 +259,10 @@ def test_campaign_searches_and_then_confirms(folder: Folder) -> None:
     assert (campaign.searches, campaign.remaining()) == (True, 8)
     assert train(campaign, _loss) == _SEARCHED + _CONFIRMED
     assert (campaign.searches, campaign.remaining()) == (False, 0)
-    assert folder.panel.said == ["confirm: baseline-0001, fixed-0001 x 2 fresh paired seeds", "confirm of 4"]
+    assert folder.panel.said == [
+        "confirm: baseline-0001, fixed-0001 x 2 fresh paired seeds",
+        "confirm of 4",
+    ]
 
 
 def test_campaign_confirms_nothing_before_the_last_trial_has_ended(folder: Folder) -> None:

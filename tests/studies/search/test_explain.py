@@ -13,7 +13,12 @@ from scipy import stats
 
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
-from studies.analysis.explanation import EXPLAIN_FILE, Explanation, read_explanations, write_explanation
+from studies.analysis.explanation import (
+    EXPLAIN_FILE,
+    Explanation,
+    read_explanations,
+    write_explanation,
+)
 from studies.analysis.progress import going_on, stage_lines
 from studies.analysis.results import gather
 from studies.files.folder_files import write_json
@@ -50,7 +55,10 @@ Loss = Callable[[Job], Any]
 def finish(folder: Folder, **changes: Any) -> Ledger:
     """Run a study whose winner has 16 landmarks."""
     ledger = folder.open(**SETTINGS | changes)
-    train_all(Campaign(ledger), lambda job: 3.0 - job.adapter["num_landmarks"] / 10 + job.adapter["num_buckets"] / 99)
+    train_all(
+        Campaign(ledger),
+        lambda job: 3.0 - job.adapter["num_landmarks"] / 10 + job.adapter["num_buckets"] / 99,
+    )
     return ledger
 
 
@@ -73,7 +81,14 @@ def _report(job: Job, step: int, loss: Any) -> Any:
     path = Path(job.folder) / f"{job.last_split}_block_nll.npy"
     np.save(path, np.repeat(blocks[:, None] * (_T - 1) / 10, 10, axis=1))
     more = {f"{job.last_split}/nll": mean}
-    return report(8, mean, more, block_nll=str(path), digests={path.name: digest(path.read_bytes())}, parameters=7)
+    return report(
+        8,
+        mean,
+        more,
+        block_nll=str(path),
+        digests={path.name: digest(path.read_bytes())},
+        parameters=7,
+    )
 
 
 def plan_of(ledger: Ledger, **request: Any) -> Plan:
@@ -108,9 +123,14 @@ def test_plan_leads_from_the_defaults_to_the_winner_at_its_common_values(folder:
         "bucket_spacing": "log",
     }
     changed = [n for n in _SPACE if winner[n] != plan.start[n]]
-    assert ([m.parameter for m in plan.path], plan.unchanged) == (changed, tuple(n for n in _SPACE if n not in changed))
+    assert ([m.parameter for m in plan.path], plan.unchanged) == (
+        changed,
+        tuple(n for n in _SPACE if n not in changed),
+    )
     assert changed  # else these tests say nothing
-    assert {m.end["learning_rate"] for m in (*plan.path, *plan.neighbours)} == {winner["learning_rate"]}
+    assert {m.end["learning_rate"] for m in (*plan.path, *plan.neighbours)} == {
+        winner["learning_rate"]
+    }
 
 
 def test_all_configurations_share_seeds_that_no_other_stage_has(folder: Folder) -> None:
@@ -120,9 +140,13 @@ def test_all_configurations_share_seeds_that_no_other_stage_has(folder: Folder) 
     assert len(records) == 3 * len(plan.points())
     assert len({r.name for r in records}) == len(records)
     seeds = [rerun_seeds(ledger.store.study, "explain", 0, number) for number in range(3)]
-    assert {(r.number, r.seed, r.data_seed) for r in records} == {(n, *s) for n, s in enumerate(seeds)}
+    assert {(r.number, r.seed, r.data_seed) for r in records} == {
+        (n, *s) for n, s in enumerate(seeds)
+    }
     assert not {r.seed for r in records} & {r.seed for r in ledger.store.records.values()}
-    assert [r.number for r in records] == sorted(r.number for r in records)  # broken off, whole pairs are there
+    assert [r.number for r in records] == sorted(
+        r.number for r in records
+    )  # broken off, whole pairs are there
 
 
 def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folder) -> None:
@@ -141,18 +165,33 @@ def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folde
 
 @pytest.mark.parametrize(
     ("eval_blocks", "blocks", "unseen"),
-    [(8, 40, True), (171, 20, True), (172, 40, False), (None, 40, False)],  # of 191; 19 left are too few
+    [
+        (8, 40, True),
+        (171, 20, True),
+        (172, 40, False),
+        (None, 40, False),
+    ],  # of 191; 19 left are too few
 )
 def test_explain_runs_are_evaluated_on_blocks_that_the_search_has_not_seen(
     eval_blocks: int | None, blocks: int, unseen: bool, toy_model: str, tmp_path: Path
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {n} of a text\n" for n in range(6200)))
-    changes = {"model": toy_model, "data": str(text), "block_size": 32, "eval_blocks": eval_blocks, "test_blocks": 40}
+    changes = {
+        "model": toy_model,
+        "data": str(text),
+        "block_size": 32,
+        "eval_blocks": eval_blocks,
+        "test_blocks": 40,
+    }
     defaults = {**STUDY["defaults"], "num_buckets": 8}
-    study = Study.from_dict({**STUDY, **changes, "defaults": defaults, "arms": {"a": {"space": {}}}, "comparisons": []})
+    study = Study.from_dict(
+        {**STUDY, **changes, "defaults": defaults, "arms": {"a": {"space": {}}}, "comparisons": []}
+    )
     material = prepare(study, Options(storage=tmp_path / "runs"))
-    held, seen = (set(map(tuple, material.blocks[s].input_ids.tolist())) for s in ("explain", "validation"))
+    held, seen = (
+        set(map(tuple, material.blocks[s].input_ids.tolist())) for s in ("explain", "validation")
+    )
     assert (len(held), material.unseen, not held & seen) == (blocks, unseen, unseen)
     assert material.inputs().keys() == {
         f"{n}_fingerprint" for n in ("model", "model_config", "data", "train", "validation", "test")
@@ -167,7 +206,15 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
     jobs = [campaign.next_job() or pytest.fail("no job") for _ in range(3)]
     campaign.on_report(jobs[0][0].name, _report(jobs[0][0], 8, 3.0))
     assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 started runs ended"
-    assert going_on("try", store.records) == ["hylorada", "explain", "try", "--arm", "fixed", "--search", "0"]
+    assert going_on("try", store.records) == [
+        "hylorada",
+        "explain",
+        "try",
+        "--arm",
+        "fixed",
+        "--search",
+        "0",
+    ]
     assert folder.panel.said[-1] == f"explain of {campaign.remaining() + 3}"
 
 
@@ -186,7 +233,9 @@ def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
     half = stats.t(2).ppf(0.975) * error
     expected = [100 * math.expm1(x) for x in (mean, mean - half, mean + half)]
     assert step.change is not None
-    assert [step.change.change, step.change.low, step.change.high] == pytest.approx(expected, rel=1e-6)
+    assert [step.change.change, step.change.low, step.change.high] == pytest.approx(
+        expected, rel=1e-6
+    )
     assert step.by_seed == pytest.approx([100 * math.expm1(d) for d in differences])
 
 
@@ -195,7 +244,9 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
     outcomes = {x.parameter: x.change and x.change.outcome for x in found.path}
     assert outcomes.pop("num_landmarks") == "better"
     assert set(outcomes.values()) <= {"equivalent"}
-    assert sentences(found)[1].startswith("On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters")
+    assert sentences(found)[1].startswith(
+        "On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
+    )
     assert (found.blocks, found.tokens, found.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
     assert found.default_ppl is not None
     assert found.winner_ppl == pytest.approx(found.default_ppl * math.exp(-0.02))
@@ -210,7 +261,9 @@ def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
 
 
 def test_sentences_name_a_neighbour_that_is_better(folder: Folder) -> None:
-    found = explain(finish(folder), lambda job: by_landmarks(job) - 0.03 * (job.adapter["num_landmarks"] == 8))
+    found = explain(
+        finish(folder), lambda job: by_landmarks(job) - 0.03 * (job.adapter["num_landmarks"] == 8)
+    )
     (better,) = [x for x in found.neighbours if x.change and x.change.outcome == "better"]
     assert (better.parameter, better.before, better.after) == ("num_landmarks", 16, 8)
     assert "better: num_landmarks 16 \N{RIGHTWARDS ARROW} 8" in " ".join(sentences(found))
@@ -246,7 +299,10 @@ def test_a_point_that_diverges_is_told(folder: Folder) -> None:
     campaign = Campaign(ledger, plan_records(ledger.store.study, plan))
     while given := campaign.next_job():
         job, _ = given
-        lost = job.adapter["num_landmarks"] == 8 and job.adapter["num_buckets"] == plan.goal["num_buckets"]
+        lost = (
+            job.adapter["num_landmarks"] == 8
+            and job.adapter["num_buckets"] == plan.goal["num_buckets"]
+        )
         gone = report(3, diverged="non-finite loss at step 3", done=True)
         campaign.on_report(job.name, gone if lost else _report(job, 8, by_landmarks(job)))
     found = explanation_of(plan, ledger.store, unseen=True)
@@ -267,7 +323,9 @@ def test_explanations_survive_being_stored_and_damage_is_found(folder: Folder) -
     assert len(read_explanations(place)) == 1
     path = place / EXPLAIN_FILE
     path.write_text(path.read_text().replace('"seeds": 3', '"seeds": 4'))
-    with pytest.raises(InputError, match=r"explain\.json is damaged .*; delete it: `hylorada explain try`"):
+    with pytest.raises(
+        InputError, match=r"explain\.json is damaged .*; delete it: `hylorada explain try`"
+    ):
         folder.open(**SETTINGS)
 
 
@@ -293,7 +351,10 @@ def test_report_shows_the_explanation_and_says_when_it_is_old(folder: Folder) ->
 def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
     found = explain(finish(folder), by_landmarks)
     for sheet in (path_sheet(found), neighbours_sheet(found)):
-        widths = [max(len(row[i]) for row in (sheet.columns, *sheet.rows)) for i in range(len(sheet.columns))]
+        widths = [
+            max(len(row[i]) for row in (sheet.columns, *sheet.rows))
+            for i in range(len(sheet.columns))
+        ]
         assert sum(widths) + 2 * (len(widths) - 1) <= 90
 
 
@@ -302,13 +363,18 @@ def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
     [
         ({"arm": "fixd"}, "arm 'fixd' is none of study 'try'; did you mean 'fixed'"),
         ({"arm": ""}, "arm '' is none of study 'try'"),
-        ({"arm": "baseline"}, "arm 'baseline' searches no parameter of its own.*arms that do: fixed"),
+        (
+            {"arm": "baseline"},
+            "arm 'baseline' searches no parameter of its own.*arms that do: fixed",
+        ),
         ({"search": 1}, "search must be 0 to 0, got 1"),
         ({"search": -1}, "search must be 0 to 0, got -1"),
         ({"seeds": 0}, "seeds must be 1 to 1000, got 0"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(folder: Folder, request_: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_explained_is_refused(
+    folder: Folder, request_: dict[str, Any], problem: str
+) -> None:
     ledger = folder.open(**SETTINGS)  # before anything else is looked at
     with pytest.raises(InputError, match=problem):
         plan_of(ledger, **request_)
@@ -321,7 +387,9 @@ def test_a_study_that_has_not_finished_is_refused(folder: Folder, left: int) -> 
         job, _ = campaign.next_job() or pytest.fail("no job")
         campaign.on_report(job.name, _report(job, 8, 3.0))
     ledger = folder.open(**SETTINGS)
-    with pytest.raises(InputError, match="study 'try' has not finished; run it to its end: `hylorada run try`"):
+    with pytest.raises(
+        InputError, match="study 'try' has not finished; run it to its end: `hylorada run try`"
+    ):
         plan_of(ledger)
 
 

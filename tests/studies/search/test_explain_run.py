@@ -20,13 +20,20 @@ from studies.analysis.explanation import EXPLAIN_FILE
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
 
-OPTIONS = (*SMALL, "--trials=3", "--seats=1")  # one trial at a time: equal to the last bit, whatever is killed
+OPTIONS = (
+    *SMALL,
+    "--trials=3",
+    "--seats=1",
+)  # one trial at a time: equal to the last bit, whatever is killed
 
 
 @pytest.fixture(scope="module")
 def studies(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Broken, Broken]:
     """Two equal studies that have finished."""
-    pair = [Broken(tmp_path_factory.mktemp(n), toy_model, OPTIONS, random.Random(0), []) for n in ("whole", "killed")]
+    pair = [
+        Broken(tmp_path_factory.mktemp(n), toy_model, OPTIONS, random.Random(0), [])
+        for n in ("whole", "killed")
+    ]
     for study in pair:
         study.run_to_the_end()
     return (pair[0], pair[1])
@@ -34,7 +41,15 @@ def studies(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[B
 
 def command(study: Broken, *options: str) -> list[str]:
     arm = () if any(o.startswith("--arm") for o in options) else ("--arm=fixed",)
-    return ["explain", "broken", f"--storage={study.storage}", "--seats=1", "--seeds=2", *arm, *options]
+    return [
+        "explain",
+        "broken",
+        f"--storage={study.storage}",
+        "--seats=1",
+        "--seeds=2",
+        *arm,
+        *options,
+    ]
 
 
 def explain(study: Broken, *options: str) -> Done:
@@ -76,14 +91,25 @@ def times(study: Broken, pattern: str) -> dict[Path, int]:
 
 def test_explain_measures_and_stores(explained: Explained) -> None:
     study, done = explained.study, explained.done
-    assert re.search(r"explain: fixed-\d{4} from the defaults \(\d steps?\) and \d+ neighbours? of it", done.err)
+    assert re.search(
+        r"explain: fixed-\d{4} from the defaults \(\d steps?\) and \d+ neighbours? of it", done.err
+    )
     (found,) = explanations(study)
-    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == ("fixed", 2, 40, True)
+    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == (
+        "fixed",
+        2,
+        40,
+        True,
+    )
     for effect in (found["whole"], *found["path"], *found["neighbours"]):
         assert effect["change"]["low"] <= effect["change"]["change"] <= effect["change"]["high"]
         assert len(effect["by_seed"]) == 2
-    steps = [math.log1p(e["change"]["change"] / 100) for e in found["path"]]  # paired on equal seeds, they add up
-    assert sum(steps) == pytest.approx(math.log1p(found["whole"]["change"]["change"] / 100), abs=1e-6)
+    steps = [
+        math.log1p(e["change"]["change"] / 100) for e in found["path"]
+    ]  # paired on equal seeds, they add up
+    assert sum(steps) == pytest.approx(
+        math.log1p(found["whole"]["change"]["change"] / 100), abs=1e-6
+    )
     # the study's own answer stays, and nobody has read the test split again
     assert reported(study) == explained.report
     assert times(study, "test_block_nll.npy") == explained.test_files
@@ -95,7 +121,9 @@ def test_explained_runs_are_children_in_mlflow(explained: Explained) -> None:
     client = MlflowClient(f"sqlite:///{study.storage / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("broken")
     assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.`hylorada.stage` = 'explain'", max_results=1000)
+    runs = client.search_runs(
+        [experiment.experiment_id], "tags.`hylorada.stage` = 'explain'", max_results=1000
+    )
     assert len(runs) == len(list(study.folder.glob("trials/*-explain-*")))
     assert {r.info.status for r in runs} == {"FINISHED"}
     assert all("explain/nll" in r.data.metrics and "test/nll" not in r.data.metrics for r in runs)
@@ -144,7 +172,9 @@ def _kill(study: Broken, runs: float) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_study_run_after_a_killed_explanation_leaves_nothing_open(toy_model: str, tmp_path: Path) -> None:
+def test_a_study_run_after_a_killed_explanation_leaves_nothing_open(
+    toy_model: str, tmp_path: Path
+) -> None:
     study = Broken(tmp_path, toy_model, (*OPTIONS, "--trials=2", "--seeds=1"), random.Random(0), [])
     study.run_to_the_end()
     _kill(study, 1)
@@ -155,7 +185,10 @@ def test_a_study_run_after_a_killed_explanation_leaves_nothing_open(toy_model: s
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--arm=lernable",), "arm 'lernable' is none of study 'broken'; did you mean 'learnable'?"),
+        (
+            ("--arm=lernable",),
+            "arm 'lernable' is none of study 'broken'; did you mean 'learnable'?",
+        ),
         (("--arm=baseline",), "arm 'baseline' searches no parameter of its own"),
         (("--search=3",), "search must be 0 to 0, got 3"),
         (("--seeds=0",), "seeds must be 1 to 1000, got 0"),

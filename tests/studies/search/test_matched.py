@@ -31,7 +31,11 @@ def test_arms_of_a_block_share_common_values_and_seeds(folder: Folder) -> None:
         baseline, fixed = (store.of("search", arm, search) for arm in ("baseline", "fixed"))
         assert [r.block for r in baseline] == [0, 1, 2]
         for a, b in zip(baseline, fixed, strict=True):
-            assert a.params["learning_rate"] == b.params["learning_rate"] == b.training["learning_rate"]
+            assert (
+                a.params["learning_rate"]
+                == b.params["learning_rate"]
+                == b.training["learning_rate"]
+            )
             assert (a.seed, a.data_seed) == (b.seed, b.data_seed)
         assert {"num_buckets"} == {name for r in fixed for name in r.params} - {"learning_rate"}
 
@@ -48,7 +52,11 @@ def test_searches_share_no_seed_and_no_common_value_but_the_start(folder: Folder
 def test_search_added_later_equals_one_that_was_there_from_the_start(folder: Folder) -> None:
     def drawn(ledger: Ledger) -> dict[str, Any]:
         records = ledger.store.records.values()
-        return {r.name: (r.params, r.seed, r.data_seed, r.training) for r in records if r.stage == "search"}
+        return {
+            r.name: (r.params, r.seed, r.data_seed, r.training)
+            for r in records
+            if r.stage == "search"
+        }
 
     ledger = _searched(folder, searches=1)
     train(Campaign(ledger))
@@ -79,7 +87,9 @@ def test_common_values_reach_every_value(parameter: dict[str, Any], values: set[
     assert {common_values(study, 0, block)[name] for block in range(1, 65)} == values
 
 
-def test_best_block_has_the_lowest_mean_over_arms_at_the_last_step_all_have_reported(folder: Folder) -> None:
+def test_best_block_has_the_lowest_mean_over_arms_at_the_last_step_all_have_reported(
+    folder: Folder,
+) -> None:
     ledger = folder.open(**MATCHED)
     search = Search(ledger)
     losses = {"baseline": (3.0, 2.0, 2.6), "fixed": (3.0, 2.8, 2.0)}  # means 3.0, 2.4, 2.3
@@ -95,19 +105,30 @@ def test_best_block_prefers_blocks_that_got_further(folder: Folder) -> None:
             job, _ = search.next_job() or pytest.fail("no job")
             steps = (2,) if job.name == "fixed-0001" else (2, 4, 6, 8)
             for step in steps:
-                search.on_report(job.name, report(step, 3.0 if number == 0 else 2.0 if job.name[0] == "b" else 3.5))
+                search.on_report(
+                    job.name,
+                    report(step, 3.0 if number == 0 else 2.0 if job.name[0] == "b" else 3.5),
+                )
     assert ledger.store.records["fixed-0001"].state == "pruned"
     assert best_block(ledger.store.study, ledger.store.records, 0) == 0
 
 
-def test_confirm_trains_all_arms_at_the_blocks_common_values_and_their_own_best(folder: Folder) -> None:
+def test_confirm_trains_all_arms_at_the_blocks_common_values_and_their_own_best(
+    folder: Folder,
+) -> None:
     ledger = folder.open(**MATCHED)
-    losses = {"baseline": (3.0, 2.0, 2.6), "fixed": (2.2, 2.3, 2.5)}  # the best block is 1, fixed's own best is 0
+    losses = {
+        "baseline": (3.0, 2.0, 2.6),
+        "fixed": (2.2, 2.3, 2.5),
+    }  # the best block is 1, fixed's own best is 0
     train(Search(ledger), lambda name: losses[name.split("-")[0]][int(name[-4:])])
     train(Confirm(ledger))
     rate = common_values(ledger.store.study, 0, 1)["learning_rate"]
     runs = ledger.store.of("confirm", "fixed")
-    assert [r.name for r in runs] == ["fixed-0000-at-0001-confirm-00", "fixed-0000-at-0001-confirm-01"]
+    assert [r.name for r in runs] == [
+        "fixed-0000-at-0001-confirm-00",
+        "fixed-0000-at-0001-confirm-01",
+    ]
     own = ledger.store.records["fixed-0000"].params["num_buckets"]
     for run in (*runs, *ledger.store.of("confirm", "baseline")):
         assert run.training["learning_rate"] == run.params["learning_rate"] == rate
@@ -125,7 +146,11 @@ def test_profile_trains_the_winners_at_each_factor_on_the_same_seeds(folder: Fol
     )
     runs = folder.ledger.store.of("confirm", "fixed", 1)
     rate = common_values(folder.ledger.store.study, 1, 1)["learning_rate"]
-    assert {(r.factor, r.training["learning_rate"] / rate) for r in runs} == {(0.5, 0.5), (1.0, 1.0), (2.0, 2.0)}
+    assert {(r.factor, r.training["learning_rate"] / rate) for r in runs} == {
+        (0.5, 0.5),
+        (1.0, 1.0),
+        (2.0, 2.0),
+    }
     seeds = {f: [(r.seed, r.data_seed) for r in runs if r.factor == f] for f in (0.5, 1.0, 2.0)}
     assert seeds[0.5] == seeds[1.0] == seeds[2.0]
     other = folder.ledger.store.of("confirm", "fixed", 0)
@@ -140,9 +165,14 @@ def test_selection_seeds_decide_and_are_never_confirm_seeds(folder: Folder) -> N
     assert names == [f"fixed-{n}-at-0001-select-{s:02d}" for s in (0, 1) for n in ("0001", "0002")]
     assert find_winners(ledger.store).winners[0, "fixed"].record.name == "fixed-0002"
     train(Confirm(ledger))
-    stages = {stage: {r.seed for r in ledger.store.of(stage, "fixed")} for stage in ("search", "select", "confirm")}
+    stages = {
+        stage: {r.seed for r in ledger.store.of(stage, "fixed")}
+        for stage in ("search", "select", "confirm")
+    }
     assert not stages["select"] & stages["confirm"]
-    assert not any(job.last_split for job in (ledger.store.job(r) for r in ledger.store.of("select", "fixed")))
+    assert not any(
+        job.last_split for job in (ledger.store.job(r) for r in ledger.store.of("select", "fixed"))
+    )
 
 
 def test_diverged_finalist_does_not_win(folder: Folder) -> None:
@@ -151,7 +181,9 @@ def test_diverged_finalist_does_not_win(folder: Folder) -> None:
     while given := select.next_job():
         name = given[0].name
         lost = name.startswith("fixed-0001")
-        select.on_report(name, Report(step=1, done=True, diverged="loss") if lost else report(8, 9.0))
+        select.on_report(
+            name, Report(step=1, done=True, diverged="loss") if lost else report(8, 9.0)
+        )
     assert find_winners(ledger.store).winners[0, "fixed"].record.name == "fixed-0002"
 
 
@@ -168,7 +200,10 @@ def test_campaign_goes_through_all_stages_and_a_restart_repeats_none(folder: Fol
     ("changes", "message"),
     [
         ({"common": {"spaces": {}}}, "common must hold space"),
-        ({"common": {"space": {"learning_rat": 1e-3}}}, "common.space: unknown field 'learning_rat'"),
+        (
+            {"common": {"space": {"learning_rat": 1e-3}}},
+            "common.space: unknown field 'learning_rat'",
+        ),
         ({"common": {"space": {"max_steps": {"choice": [8, 16]}}}}, "max_steps is not searched"),
         ({"common": {"space": BUCKETS}}, "arms.fixed: num_buckets is in common.space"),
         ({"profile": [0.5, 2.0]}, "profile must hold 1"),
@@ -191,7 +226,10 @@ def test_condition_may_name_a_common_parameter() -> None:
 
 def test_study_that_is_not_matched_searches_everything_apart(folder: Folder) -> None:
     store = _searched(folder, matched=False).store
-    rates = {arm: [r.params["learning_rate"] for r in store.of("search", arm)] for arm in ("baseline", "fixed")}
+    rates = {
+        arm: [r.params["learning_rate"] for r in store.of("search", arm)]
+        for arm in ("baseline", "fixed")
+    }
     assert rates["baseline"][1:] != rates["fixed"][1:]
     assert {r.block for r in store.records.values()} == {None}
 
@@ -212,9 +250,14 @@ def test_search_without_a_block_that_all_arms_finished_confirms_nothing(folder: 
     lost = {"fixed-0000", "baseline-0001"}
     while given := search.next_job():
         name = given[0].name
-        search.on_report(name, Report(step=1, done=True, diverged="loss") if name in lost else report(8))
+        search.on_report(
+            name, Report(step=1, done=True, diverged="loss") if name in lost else report(8)
+        )
     found = find_winners(ledger.store)
-    assert (found.winners, found.missing) == ({}, ("search 0 has no block that all its arms have finished",))
+    assert (found.winners, found.missing) == (
+        {},
+        ("search 0 has no block that all its arms have finished",),
+    )
 
 
 @pytest.mark.parametrize("profile", [[1.0, 0.5, 0.50000001], [1.0, 2.0, 2.0]])

@@ -18,8 +18,13 @@ def _study(**changes: Any) -> Study:
 def test_notes_tell_of_log_buckets_without_a_position() -> None:
     assert notes(_study()) == []
     # counted with T5's formula, position by position: B/2 exact, the rest logarithmic
-    used = {p if p < 16 else min(31, 16 + math.floor(math.log(p / 16) / math.log(32 / 16) * 16)) for p in range(32)}
-    end = "of 32 log buckets hold no position of a block of 32; from 128 positions on each holds one"
+    used = {
+        p if p < 16 else min(31, 16 + math.floor(math.log(p / 16) / math.log(32 / 16) * 16))
+        for p in range(32)
+    }
+    end = (
+        "of 32 log buckets hold no position of a block of 32; from 128 positions on each holds one"
+    )
     assert notes(_study(block_size=32)) == [f"arms.fixed: {32 - len(used)} {end}"]
     linear = {"config": {"bucket_spacing": "linear", "num_buckets": 32}}
     assert notes(_study(block_size=32, arms={"one": linear}, comparisons=[])) == []
@@ -46,7 +51,11 @@ def _set(*assignments: str) -> Study:
             "learning_rate 0.5",
             "0.0005 .. 0.004 (log) of arms baseline, fixed, learnable",
         ),
-        (["defaults.learning_rate=0.0004"], "learning_rate 0.0004", "0.0005 .. 0.004 (log) of arms"),
+        (
+            ["defaults.learning_rate=0.0004"],
+            "learning_rate 0.0004",
+            "0.0005 .. 0.004 (log) of arms",
+        ),
         (["defaults.num_landmarks=3"], "num_landmarks 3", "4 | 8 | 16 of arms fixed, learnable"),
         (["defaults.temperature=1"], "temperature 1", "0.001 .. 0.1 (log) of arm learnable"),
         (
@@ -65,7 +74,9 @@ def _set(*assignments: str) -> Study:
         ),
     ],
 )
-def test_start_outside_the_searched_range_is_a_problem(assignments: list[str], start: str, range_: str) -> None:
+def test_start_outside_the_searched_range_is_a_problem(
+    assignments: list[str], start: str, range_: str
+) -> None:
     (problem,) = start_problems(_set(*assignments))
     assert problem.startswith(f"defaults.{start} is outside the searched range {range_}")
 
@@ -80,7 +91,11 @@ def test_start_outside_the_searched_range_is_a_problem(assignments: list[str], s
 )
 def test_start_of_whole_numbers(declared: dict[str, Any], inside: int, outside: int) -> None:
     for value, count in ((inside, 0), (outside, 1)):
-        values = {"defaults": {"r": value}, "arms": {"one": {"space": {"r": declared}}}, "comparisons": []}
+        values = {
+            "defaults": {"r": value},
+            "arms": {"one": {"space": {"r": declared}}},
+            "comparisons": [],
+        }
         assert len(start_problems(Study.from_dict(STUDY | values))) == count
 
 
@@ -90,8 +105,15 @@ def test_start_of_whole_numbers(declared: dict[str, Any], inside: int, outside: 
         [],
         ["defaults.learning_rate=0.0005"],
         ["defaults.learning_rate=0.004"],
-        ["arms.fixed.space.num_buckets=8", "arms.learnable.space.num_buckets=8", "defaults.num_buckets=32"],  # fixed so
-        ["arms.fixed.space.num_buckets.choice=[4, 8]", "arms.learnable.space.num_buckets.choice=[4, 8]"],  # library's
+        [
+            "arms.fixed.space.num_buckets=8",
+            "arms.learnable.space.num_buckets=8",
+            "defaults.num_buckets=32",
+        ],  # fixed so
+        [
+            "arms.fixed.space.num_buckets.choice=[4, 8]",
+            "arms.learnable.space.num_buckets.choice=[4, 8]",
+        ],  # library's
     ],
 )
 def test_start_inside_or_left_open_is_no_problem(assignments: list[str]) -> None:

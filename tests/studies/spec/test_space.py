@@ -44,10 +44,16 @@ def _samples(declared: dict[str, Any], count: int = 50) -> list[dict[str, Value]
     return [space.sample(study.ask()) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("last", "rate", "count", "buckets"), [(False, 1e-4, 1, 8), (True, 1e-2, 9, 16)])
+@pytest.mark.parametrize(
+    ("last", "rate", "count", "buckets"), [(False, 1e-4, 1, 8), (True, 1e-2, 9, 16)]
+)
 def test_sample_reaches_both_ends(last: bool, rate: float, count: int, buckets: int) -> None:
     drawn = Space.from_dict(_DECLARED).sample(_End(last))
-    assert (drawn["learning_rate"], drawn["num_landmarks"], drawn["num_buckets"]) == (rate, count, buckets)
+    assert (drawn["learning_rate"], drawn["num_landmarks"], drawn["num_buckets"]) == (
+        rate,
+        count,
+        buckets,
+    )
 
 
 def test_sample_covers_whole_numbers_up_to_the_ends() -> None:
@@ -110,9 +116,14 @@ def test_start_is_the_defaults_that_lie_inside() -> None:
 
 @pytest.mark.parametrize(
     ("values", "inside", "outside"),
-    [(Range(1, 4), [1, 2.0, 4], [0, 5, 2.5, True, "2", None]), (Choice((0, "a")), [0, 0.0, "a"], [False, "b", None])],
+    [
+        (Range(1, 4), [1, 2.0, 4], [0, 5, 2.5, True, "2", None]),
+        (Choice((0, "a")), [0, 0.0, "a"], [False, "b", None]),
+    ],
 )
-def test_contains_takes_numbers_as_numbers(values: Range | Choice, inside: list[Any], outside: list[Any]) -> None:
+def test_contains_takes_numbers_as_numbers(
+    values: Range | Choice, inside: list[Any], outside: list[Any]
+) -> None:
     assert all(values.contains(value) for value in inside)
     assert not any(values.contains(value) for value in outside)
 
@@ -121,7 +132,9 @@ def test_combinations_are_of_all_values_that_tell_and_keep_conditions() -> None:
     space = Space.from_dict(_DECLARED | {"num_buckets": {"choice": [8, 16, 12]}})
     of_both = list(space.combinations(["num_buckets", "boundary_warmup"]))
     found = {(p["num_buckets"], p["boundary_init"], p.get("boundary_warmup")) for p in of_both}
-    assert found == {(b, *rest) for b in (8, 16) for rest in (("log", None), ("fixed", 0.1), ("fixed", 0.7))}
+    assert found == {
+        (b, *rest) for b in (8, 16) for rest in (("log", None), ("fixed", 0.1), ("fixed", 0.7))
+    }
 
 
 @pytest.mark.parametrize(
@@ -135,11 +148,23 @@ def test_combinations_are_of_all_values_that_tell_and_keep_conditions() -> None:
         ({"learning_rate": {"low": 0.1, "high": 0.2}}, None),
         # one point without landmarks, with them three bucket counts
         (
-            {"landmarks": {"choice": [False, True]}, "num_buckets": {"choice": [2, 4, 8], "when": {"landmarks": True}}},
+            {
+                "landmarks": {"choice": [False, True]},
+                "num_buckets": {"choice": [2, 4, 8], "when": {"landmarks": True}},
+            },
             4,
         ),
-        ({"landmarks": {"choice": [False]}, "r": {"low": 0.1, "high": 0.2, "when": {"landmarks": False}}}, None),
-        ({"r": {"low": 1, "high": 10**9}, "num_buckets": {"choice": [2, 4], "when": {"r": 7}}}, 10**9 + 1),
+        (
+            {
+                "landmarks": {"choice": [False]},
+                "r": {"low": 0.1, "high": 0.2, "when": {"landmarks": False}},
+            },
+            None,
+        ),
+        (
+            {"r": {"low": 1, "high": 10**9}, "num_buckets": {"choice": [2, 4], "when": {"r": 7}}},
+            10**9 + 1,
+        ),
     ],
 )
 def test_size_is_the_number_of_points(declared: dict[str, Any], count: int | None) -> None:
@@ -156,7 +181,9 @@ def test_size_counts_what_a_grid_visits(seed: int) -> None:
             other = rng.choice([n for n in declared if n != name])
             declared[name]["when"] = {other: rng.choice(declared[other]["choice"])}
     space = Space.from_dict(declared)
-    points = {json.dumps(p) for p in space.combinations(declared)} | {json.dumps(s) for s in _samples(declared, 300)}
+    points = {json.dumps(p) for p in space.combinations(declared)} | {
+        json.dumps(s) for s in _samples(declared, 300)
+    }
     assert space.size() == len(points)
 
 
@@ -177,7 +204,11 @@ def test_lists_are_labels_to_optuna_and_lists_to_all_else(tmp_path: Path) -> Non
         assert all(value in lists for value in drawn)
         storage.remove_session()
         storage.engine.dispose()
-    assert {t.params["target_modules"] for t in study.trials} <= {'["q_proj", "v_proj"]', '["q_proj"]', None}
+    assert {t.params["target_modules"] for t in study.trials} <= {
+        '["q_proj", "v_proj"]',
+        '["q_proj"]',
+        None,
+    }
     assert Space.from_dict(json.loads(json.dumps(space.to_dict()))) == space
 
 
@@ -196,7 +227,10 @@ def test_ranges_of_fractions_may_have_whole_ends() -> None:
         ([1, 2], r"a list must be written as choice: \[...\], got \[1, 2\]"),
         ({"choice": []}, r"choice must be a list of at least one value, got \[\]"),
         ({"choice": "log"}, "choice must be a list of at least one value, got 'log'"),
-        ({"choice": [[1]]}, "each choice must be a finite number, text, true, false, null or a list of names"),
+        (
+            {"choice": [[1]]},
+            "each choice must be a finite number, text, true, false, null or a list of names",
+        ),
         ({"choice": [10**400]}, "each choice must be a finite number"),
         ({"choice": [["q"], ["q"]]}, r"choices must differ, got \[\['q'\], \['q'\]\]"),
         ({"choice": [["q"], '["q"]']}, "choices must differ"),
@@ -215,7 +249,10 @@ def test_ranges_of_fractions_may_have_whole_ends() -> None:
         ({"low": True, "high": 2}, "low and high must be finite numbers, got True"),
         ({"choice": [1], "when": {"r": 4}}, "when refers to 'r', which must come earlier"),
         ({"choice": [1], "when": "log"}, "when must name one parameter and its value, got 'log'"),
-        ({"choice": [1], "when": {"kind": "lgo"}}, r"when kind is 'lgo' never holds; kind is log \| fixed"),
+        (
+            {"choice": [1], "when": {"kind": "lgo"}},
+            r"when kind is 'lgo' never holds; kind is log \| fixed",
+        ),
     ],
 )
 def test_from_dict_refuses_malformed_parameters(declared: Any, message: str) -> None:

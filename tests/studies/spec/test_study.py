@@ -36,7 +36,9 @@ def _set(*assignments: str) -> list[str]:
 
 
 def _paced(max_steps: int, eval_every: int, **changes: Any) -> Study:
-    return _study(defaults=STUDY["defaults"] | {"max_steps": max_steps}, eval_every=eval_every, **changes)
+    return _study(
+        defaults=STUDY["defaults"] | {"max_steps": max_steps}, eval_every=eval_every, **changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,12 +51,16 @@ def _paced(max_steps: int, eval_every: int, **changes: Any) -> Study:
         (0, 2, 1000, ()),
     ],
 )
-def test_rungs_are_in_optimizer_steps(grace: int, reduction: int, max_steps: int, rungs: tuple[int, ...]) -> None:
+def test_rungs_are_in_optimizer_steps(
+    grace: int, reduction: int, max_steps: int, rungs: tuple[int, ...]
+) -> None:
     assert _paced(max_steps, 100, grace_steps=grace, reduction_factor=reduction).rungs() == rungs
 
 
 def test_rungs_must_be_multiples_of_eval_every() -> None:
-    with pytest.raises(InputError, match=r"ASHA's rungs \[100, 300, 900\] must be multiples of eval_every 200"):
+    with pytest.raises(
+        InputError, match=r"ASHA's rungs \[100, 300, 900\] must be multiples of eval_every 200"
+    ):
         _paced(1000, 200, grace_steps=100, reduction_factor=3)
 
 
@@ -65,18 +71,26 @@ def test_rungs_are_refused_where_there_are_none() -> None:
 
 @pytest.mark.parametrize("factor", [1, 0, -2])
 def test_reduction_factor_must_be_at_least_two(factor: int) -> None:
-    assert _set(f"reduction_factor={factor}") == [f"reduction_factor must be at least 2, got {factor}"]
+    assert _set(f"reduction_factor={factor}") == [
+        f"reduction_factor must be at least 2, got {factor}"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "eval_every", "steps"), [(60, 20, (20, 40, 60)), (50, 20, (20, 40, 50)), (10, 20, (10,))]
+    ("max_steps", "eval_every", "steps"),
+    [(60, 20, (20, 40, 60)), (50, 20, (20, 40, 50)), (10, 20, (10,))],
 )
-def test_report_steps_end_at_max_steps(max_steps: int, eval_every: int, steps: tuple[int, ...]) -> None:
+def test_report_steps_end_at_max_steps(
+    max_steps: int, eval_every: int, steps: tuple[int, ...]
+) -> None:
     assert _paced(max_steps, eval_every, grace_steps=0).report_steps() == steps
 
 
 def test_configs_take_defaults_then_the_arm_then_the_proposal() -> None:
-    arm = {"config": {"lora_dropout": 0.2, "weight_decay": 0.2}, "space": {"weight_decay": {"choice": [0.3]}}}
+    arm = {
+        "config": {"lora_dropout": 0.2, "weight_decay": 0.2},
+        "space": {"weight_decay": {"choice": [0.3]}},
+    }
     defaults = {"r": 4, "lora_dropout": 0.1, "weight_decay": 0.1, "max_steps": 60}
     study = _study(defaults=defaults, arms={"one": arm}, comparisons=[])
     adapter, training = study.configs("one", {"weight_decay": 0.3})
@@ -126,10 +140,14 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
     values, problems = override({**STUDY, "block_size": 16}, assignments)
     assert not problems
     study = Study.from_dict(values)
-    configs = {arm: [study.configs(arm, point)[0] for point in study.firsts(arm)] for arm in study.arms}
+    configs = {
+        arm: [study.configs(arm, point)[0] for point in study.firsts(arm)] for arm in study.arms
+    }
     assert [c.num_buckets for c in configs["learnable"]] == [4]
     designs = [(c.landmark_design, c.use_dora) for c in configs["fixed"]]
-    assert sorted(designs) == [(d, b) for d in ("attention", "global", "per_layer") for b in (False, True)]
+    assert sorted(designs) == [
+        (d, b) for d in ("attention", "global", "per_layer") for b in (False, True)
+    ]
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -161,7 +179,9 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
         "block_size": 16,
         "comparisons": [["fixed", "lernt"]],
     }
-    values["arms"] = {"fixed": {"config": {"num_buckets": 20, "lora_dropout": 7, "boundary_warmup": 0.2}}}
+    values["arms"] = {
+        "fixed": {"config": {"num_buckets": 20, "lora_dropout": 7, "boundary_warmup": 0.2}}
+    }
     assert _problems(values) == [
         "seed must be at least 0, got -1",
         "ASHA's rungs [10, 20] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
@@ -174,9 +194,15 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
 
 def test_from_dict_blames_no_neighbour_of_a_wrong_field() -> None:
     # with its default of 32 buckets this arm would not fit the block, but the arm has said something else
-    values = STUDY | {"block_size": 16, "arms": {"one": {"config": {"num_buckets": "8"}}}, "comparisons": []}
+    values = STUDY | {
+        "block_size": 16,
+        "arms": {"one": {"config": {"num_buckets": "8"}}},
+        "comparisons": [],
+    }
     assert _problems(values) == ["arms.one.config.num_buckets must be a whole number, got '8'"]
-    assert _problems(STUDY | {"block_size": "16"}) == ["block_size must be a whole number, got '16'"]
+    assert _problems(STUDY | {"block_size": "16"}) == [
+        "block_size must be a whole number, got '16'"
+    ]
 
 
 def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
@@ -189,14 +215,35 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("arms.fixed.space.num_buckets.choice=[8, 200]", "arms.fixed: num_buckets 200 exceeds the block of 128 pos"),
-        ("arms.learnable.space.temperature={low: -1.0, high: 1.0}", "temperature must be above 0, got -1.0"),
-        ("arms.learnable.space.temperature=0", "arms.learnable.space.temperature must be above 0, got 0"),
+        (
+            "arms.fixed.space.num_buckets.choice=[8, 200]",
+            "arms.fixed: num_buckets 200 exceeds the block of 128 pos",
+        ),
+        (
+            "arms.learnable.space.temperature={low: -1.0, high: 1.0}",
+            "temperature must be above 0, got -1.0",
+        ),
+        (
+            "arms.learnable.space.temperature=0",
+            "arms.learnable.space.temperature must be above 0, got 0",
+        ),
         ("defaults.temperature=-0.1", "defaults.temperature must be above 0, got -0.1"),
-        ("arms.fixed.config={max_steps: 90}", r"arms.fixed: max_steps is the same for all arms \(equal budgets\)"),
-        ("arms.fixed.space.max_steps={choice: [60, 90]}", "arms.fixed: max_steps is the same for all arms"),
-        ("arms.fixed.space={num_bucket: {choice: [8]}}", "unknown field 'num_bucket'; did you mean 'num_buckets'"),
-        ("arms.fixed.config={max_positions: 64}", "max_positions can't be set: it follows block_size"),
+        (
+            "arms.fixed.config={max_steps: 90}",
+            r"arms.fixed: max_steps is the same for all arms \(equal budgets\)",
+        ),
+        (
+            "arms.fixed.space.max_steps={choice: [60, 90]}",
+            "arms.fixed: max_steps is the same for all arms",
+        ),
+        (
+            "arms.fixed.space={num_bucket: {choice: [8]}}",
+            "unknown field 'num_bucket'; did you mean 'num_buckets'",
+        ),
+        (
+            "arms.fixed.config={max_positions: 64}",
+            "max_positions can't be set: it follows block_size",
+        ),
         ("arms.fixed.space=8", "arms.fixed.space must map parameters to their values, got 8"),
         ("arms.fixed={spaces: {}}", "arms.fixed must hold config and space"),
         ("arms={}", r"arms must name at least one arm, got \{\}"),
@@ -206,17 +253,32 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
         ("defaults=null", "defaults must map fields to values, got None"),
         ("defaults={1: 2}", "defaults: unknown field 1"),
         ("comparisons=7", "comparisons must be a list of pairs"),
-        ("comparisons=[[fixed]]", r"each must be a pair of arms \[arm, reference\], got \['fixed'\]"),
+        (
+            "comparisons=[[fixed]]",
+            r"each must be a pair of arms \[arm, reference\], got \['fixed'\]",
+        ),
         ("comparisons=[[fixed, fixed]]", "each must be a pair of arms"),
         ("comparisons=[[fxied, baseline]]", "unknown arm 'fxied'; did you mean 'fixed'"),
         ("seed=9223372036854775808", r"seed must be below 2\^63"),
         ("eval_blocks=1", "eval_blocks must be at least 2, got 1"),
         ("seeds=10001", "seeds must be at most 10000, got 10001"),
-        ("defaults.max_steps=1000000000", "makes 100000000 reports a trial, at most 100000; raise eval_every"),
-        ("comparisons=[[fixed, baseline], [fixed, baseline]]", r"comparisons: \['fixed', 'baseline'\] stands twice"),
+        (
+            "defaults.max_steps=1000000000",
+            "makes 100000000 reports a trial, at most 100000; raise eval_every",
+        ),
+        (
+            "comparisons=[[fixed, baseline], [fixed, baseline]]",
+            r"comparisons: \['fixed', 'baseline'\] stands twice",
+        ),
         # its trials' folders, `学...-0001-confirm-00`, would have names of more than 255 bytes
-        (f"arms={{{'学' * 80}: {{}}}}", "the name of an arm must have at most 200 bytes and no combining characters"),
-        ("arms={e\u0301: {}}", "the name of an arm must have at most 200 bytes and no combining characters"),
+        (
+            f"arms={{{'学' * 80}: {{}}}}",
+            "the name of an arm must have at most 200 bytes and no combining characters",
+        ),
+        (
+            "arms={e\u0301: {}}",
+            "the name of an arm must have at most 200 bytes and no combining characters",
+        ),
         ("defaults.temperature=1e-40", "defaults.temperature must be at least 1e-30, got 1e-40"),
     ],
 )
@@ -229,7 +291,10 @@ def test_from_dict_refuses_what_cannot_run(assignment: str, message: str) -> Non
 
 def test_from_dict_finds_what_goes_wrong_in_the_middle_of_two_choices() -> None:
     # neither end of one choice shows it beside either end of the other
-    designs, buckets = {"choice": ["global", "position_adaptive", "per_layer"]}, {"choice": [8, 200, 16]}
+    designs, buckets = (
+        {"choice": ["global", "position_adaptive", "per_layer"]},
+        {"choice": [8, 200, 16]},
+    )
     values = STUDY | {
         "arms": {"one": {"space": {"landmark_design": designs, "num_buckets": buckets}}},
         "comparisons": [],
@@ -252,7 +317,10 @@ def test_searched_lists_reach_the_configuration() -> None:
 
 def test_ranges_of_numbers_with_fractions_are_real() -> None:
     study = _study(arms={"one": {"space": {"weight_decay": {"low": 0, "high": 1}}}}, comparisons=[])
-    assert str(study.to_dict()["arms"]["one"]["space"]) == "{'weight_decay': {'low': 0.0, 'high': 1.0}}"
+    assert (
+        str(study.to_dict()["arms"]["one"]["space"])
+        == "{'weight_decay': {'low': 0.0, 'high': 1.0}}"
+    )
 
 
 def test_from_dict_wants_definition_and_name() -> None:
@@ -301,7 +369,14 @@ _CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", STUDY)
 def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
-    free = {"name": "other", "subject": "other", "trials": 99, "searches": 99, "seeds": 99, "margin": 9.0}
+    free = {
+        "name": "other",
+        "subject": "other",
+        "trials": 99,
+        "searches": 99,
+        "seeds": 99,
+        "margin": 9.0,
+    }
     free |= {"looks": [9]}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
@@ -309,7 +384,12 @@ def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
 
 def test_override_changes_every_depth_and_leaves_the_original() -> None:
     before = copy.deepcopy(STUDY)
-    paths = ("trials=3", "defaults.r=4", "arms.fixed.space.num_buckets.choice=[8]", "arms.learnable.config.r=2")
+    paths = (
+        "trials=3",
+        "defaults.r=4",
+        "arms.fixed.space.num_buckets.choice=[8]",
+        "arms.learnable.config.r=2",
+    )
     values, problems = override(STUDY, paths)
     assert (problems, before) == ([], STUDY)
     assert (values["trials"], values["defaults"]["r"]) == (3, 4)
@@ -318,7 +398,10 @@ def test_override_changes_every_depth_and_leaves_the_original() -> None:
 
 
 def test_override_changes_one_arm_where_two_share_a_declaration() -> None:
-    assert STUDY["arms"]["fixed"]["space"]["num_buckets"] is STUDY["arms"]["learnable"]["space"]["num_buckets"]
+    assert (
+        STUDY["arms"]["fixed"]["space"]["num_buckets"]
+        is STUDY["arms"]["learnable"]["space"]["num_buckets"]
+    )
     values, _ = override(STUDY, ["arms.fixed.space.num_buckets.choice=[4]"])
     assert values["arms"]["fixed"]["space"]["num_buckets"] == {"choice": [4]}
     assert values["arms"]["learnable"]["space"]["num_buckets"] == {"choice": [8, 16, 32]}
@@ -343,7 +426,9 @@ def test_override_may_search_what_was_not_searched() -> None:
 
 
 def test_override_makes_the_parts_an_arm_may_have() -> None:
-    values, problems = override({"arms": {"one": {}}}, ["arms.one.config.r=2", "arms.one.space.weight_decay=0.1"])
+    values, problems = override(
+        {"arms": {"one": {}}}, ["arms.one.config.r=2", "arms.one.space.weight_decay=0.1"]
+    )
     assert not problems
     assert values == {"arms": {"one": {"config": {"r": 2}, "space": {"weight_decay": 0.1}}}}
 
@@ -378,8 +463,14 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
     [
         ("trials", "--set trials: write field=value"),
         ("trails=3", "--set trails: unknown 'trails'; did you mean 'trials'?"),
-        ("arms.fixd.config.r=3", "--set arms.fixd.config.r: arms has no 'fixd'; did you mean 'fixed'?"),
-        ("defaults.num_bucket=3", "--set defaults.num_bucket: unknown 'num_bucket'; did you mean 'num_buckets'?"),
+        (
+            "arms.fixd.config.r=3",
+            "--set arms.fixd.config.r: arms has no 'fixd'; did you mean 'fixed'?",
+        ),
+        (
+            "defaults.num_bucket=3",
+            "--set defaults.num_bucket: unknown 'num_bucket'; did you mean 'num_buckets'?",
+        ),
         ("arms.fixed.spce=3", "--set arms.fixed.spce: unknown 'spce'; did you mean 'space'?"),
         ("trials.low=3", "--set trials.low: trials holds a value, no fields"),
         ("trials.low.x=3", "--set trials.low.x: trials holds a value, no fields"),
@@ -419,5 +510,10 @@ def test_fingerprint_is_that_of_the_text_wherever_it_lies() -> None:
     def fingerprint(data: str) -> str:
         return Study.from_dict({**STUDY, "data": data}).fingerprint()
 
-    assert fingerprint("/here/text.txt") == fingerprint("/there/text.txt") == fingerprint("text.txt")
-    assert len({fingerprint(data) for data in ("text.txt", "pydocs", "a/text.txt", "/here/other.txt")}) == 4
+    assert (
+        fingerprint("/here/text.txt") == fingerprint("/there/text.txt") == fingerprint("text.txt")
+    )
+    assert (
+        len({fingerprint(data) for data in ("text.txt", "pydocs", "a/text.txt", "/here/other.txt")})
+        == 4
+    )

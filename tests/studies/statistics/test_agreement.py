@@ -29,7 +29,9 @@ def test_distance_equals_scipys(sizes: tuple[int, int]) -> None:
 def test_mean_distance_is_that_of_the_pairs() -> None:
     sets = [np.array([4.0]), np.array([6.0]), np.array([12.0])]
     assert mean_distance(sets, [(0, 1), (0, 2)]) == pytest.approx((2 + 8) / 2)
-    assert mean_distance([np.array([[4.0], [5.0]]), np.array([[6.0], [6.0]])], [(0, 1)]).tolist() == [2, 1]
+    assert mean_distance(
+        [np.array([[4.0], [5.0]]), np.array([[6.0], [6.0]])], [(0, 1)]
+    ).tolist() == [2, 1]
 
 
 def test_equal_sets_agree_wholly() -> None:
@@ -49,7 +51,10 @@ def test_consistency_is_relative_to_the_mean_of_random_sets() -> None:
 def test_random_sets_agree_by_chance_as_often_as_the_p_value_says() -> None:
     pairs, sizes = [(0, 1), (1, 2)], (7, 7, 15)
     random = mean_distance([draws(199, size, seed) for seed, size in enumerate(sizes)], pairs)
-    studies = [[draws(1, size, 1000 + 10 * study + i)[0] for i, size in enumerate(sizes)] for study in range(400)]
+    studies = [
+        [draws(1, size, 1000 + 10 * study + i)[0] for i, size in enumerate(sizes)]
+        for study in range(400)
+    ]
     found = [agreement(sets, random, pairs) for sets in studies]
     assert 0.02 <= np.mean([f.p_value <= 0.05 for f in found]) <= 0.085
     assert abs(np.mean([f.consistency for f in found])) < 0.05

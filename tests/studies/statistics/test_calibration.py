@@ -31,7 +31,10 @@ METHOD = [
         Scenario(f"heavy-tailed seeds, R = {r}, S = {s}", r, s, noise="heavy")
         for r, s in ((1, 6), (3, 3), (5, 3), (8, 6))
     ),
-    *(conservative(Scenario(f"unmatched, R = {r}", r, search=20, matched=False)) for r in (3, 5, 8)),
+    *(
+        conservative(Scenario(f"unmatched, R = {r}", r, search=20, matched=False))
+        for r in (3, 5, 8)
+    ),
 ]
 CORRELATED = [
     Scenario(f"AR(1) {rho}, {n} blocks, R = {r}, S = {s}", r, s, n, block=1, rho=rho)
@@ -40,7 +43,14 @@ CORRELATED = [
     for r, s in ((1, 1), (1, 6), (3, 3), (8, 3))
 ]
 DOCUMENTS = [
-    Scenario(f"documents of {length} blocks, {n} blocks, R = {r}, S = {s}", r, s, n, block=1, document=length)
+    Scenario(
+        f"documents of {length} blocks, {n} blocks, R = {r}, S = {s}",
+        r,
+        s,
+        n,
+        block=1,
+        document=length,
+    )
     for length, n in ((2, 100), (4, 100), (10, 300))
     for r, s in ((1, 1), (1, 6), (3, 3))
 ]
@@ -50,10 +60,38 @@ OUTLIERS = [
 ]
 REACH = [  # known limits: what no interval from so few replicates can do
     Scenario("R = 2, S = 3", 2, coverage=(90, 97)),
-    Scenario("outliers in both arms, R = 1, S = 6", 1, 6, noise="outliers", coverage=(93, 99), power=(50, 85)),
-    Scenario("outliers in one arm, R = 3, S = 1", 3, 1, noise="one-sided", coverage=(30, 60), power=(40, 85)),
-    Scenario("outliers in one arm, R = 3, S = 6", 3, 6, noise="one-sided", coverage=(85, 95), power=(60, 85)),
-    Scenario("outliers in one arm, R = 8, S = 6", 8, 6, noise="one-sided", coverage=(90, 97), power=(60, 85)),
+    Scenario(
+        "outliers in both arms, R = 1, S = 6",
+        1,
+        6,
+        noise="outliers",
+        coverage=(93, 99),
+        power=(50, 85),
+    ),
+    Scenario(
+        "outliers in one arm, R = 3, S = 1",
+        3,
+        1,
+        noise="one-sided",
+        coverage=(30, 60),
+        power=(40, 85),
+    ),
+    Scenario(
+        "outliers in one arm, R = 3, S = 6",
+        3,
+        6,
+        noise="one-sided",
+        coverage=(85, 95),
+        power=(60, 85),
+    ),
+    Scenario(
+        "outliers in one arm, R = 8, S = 6",
+        8,
+        6,
+        noise="one-sided",
+        coverage=(90, 97),
+        power=(60, 85),
+    ),
     Scenario(
         "fewer than 6 documents, 300 blocks, R = 1, S = 1",
         1,
@@ -104,7 +142,9 @@ def test_intervals_cover_in_a_small_sample(scenario: Scenario, row: Row) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("scenario", METHOD + CORRELATED + DOCUMENTS + OUTLIERS + REACH, ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "scenario", METHOD + CORRELATED + DOCUMENTS + OUTLIERS + REACH, ids=lambda s: s.name
+)
 def test_intervals_cover_and_power_is_as_stated(scenario: Scenario, row: Row) -> None:
     check(scenario, STUDIES, row)
 
@@ -113,13 +153,19 @@ def test_intervals_cover_and_power_is_as_stated(scenario: Scenario, row: Row) ->
 @pytest.mark.parametrize("search", [0.0, 1.0, 5.0])
 def test_one_search_says_little_about_the_method(search: float, row: Row) -> None:
     rng = np.random.default_rng(5)
-    results = [interval(simulate(Scenario("", 1, 6, search=search), rng)[0]) for _ in range(STUDIES)]
+    results = [
+        interval(simulate(Scenario("", 1, 6, search=search), rng)[0]) for _ in range(STUDIES)
+    ]
     coverage = 100 * np.mean([r.low <= 0 <= r.high for r in results])
-    row(f"| R = 1, S = 6, search noise {search:g} x: of the method's value | coverage {coverage:.1f} % |")
+    row(
+        f"| R = 1, S = 6, search noise {search:g} x: of the method's value | coverage {coverage:.1f} % |"
+    )
     assert (coverage > 92) == (search == 0)
 
 
-FAMILIES: list[tuple[str, tuple[int, ...], float, float]] = [  # name, looks, search noise, effect of the third arm
+FAMILIES: list[
+    tuple[str, tuple[int, ...], float, float]
+] = [  # name, looks, search noise, effect of the third arm
     ("three equal arms, one look at R = 3", (3,), 1.0, 0.0),
     ("three equal arms, no search noise, one look at R = 3", (3,), 0.0, 0.0),
     ("three equal arms, one look at R = 8", (8,), 1.0, 0.0),
@@ -132,12 +178,16 @@ FAMILIES: list[tuple[str, tuple[int, ...], float, float]] = [  # name, looks, se
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "looks", "search", "effect"), FAMILIES, ids=[f[0] for f in FAMILIES])
+@pytest.mark.parametrize(
+    ("name", "looks", "search", "effect"), FAMILIES, ids=[f[0] for f in FAMILIES]
+)
 def test_families_give_few_false_verdicts(
     name: str, looks: tuple[int, ...], search: float, effect: float, row: Row
 ) -> None:
     rng = np.random.default_rng(1)
-    share = 100 * np.mean([family_errs(rng, looks, search=search, effect=effect) for _ in range(STUDIES)])
+    share = 100 * np.mean(
+        [family_errs(rng, looks, search=search, effect=effect) for _ in range(STUDIES)]
+    )
     row(f"| {name} | false verdicts {share:.1f} % of families |")
     assert share <= 5 + chance(5)
 
@@ -161,13 +211,19 @@ PROFILES = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "shift", "searches", "skew"), PROFILES, ids=[p[0] for p in PROFILES])
-def test_own_best_differences_cover(name: str, shift: float, searches: int, skew: float, row: Row) -> None:
+@pytest.mark.parametrize(
+    ("name", "shift", "searches", "skew"), PROFILES, ids=[p[0] for p in PROFILES]
+)
+def test_own_best_differences_cover(
+    name: str, shift: float, searches: int, skew: float, row: Row
+) -> None:
     rng = np.random.default_rng(3)
     results = [profile_study(rng, shift, searches, skew) for _ in range(STUDIES)]
     coverage = 100 * np.mean([own.low <= 0 <= own.high for own, _ in results])
     depends = 100 * np.mean([d for _, d in results])
-    row(f"| {name} | coverage {coverage:.1f} %, 'depends on the learning rate' in {depends:.1f} % |")
+    row(
+        f"| {name} | coverage {coverage:.1f} %, 'depends on the learning rate' in {depends:.1f} % |"
+    )
     assert 93 - chance(5) <= coverage <= 97 + chance(5)
     assert depends <= 5 + chance(5) or shift > 0
 
@@ -178,8 +234,12 @@ def test_own_best_differences_cover(name: str, shift: float, searches: int, skew
 def test_hodges_lehmann_covers(noise: str, count: int, row: Row) -> None:
     rng = np.random.default_rng(4)
     scenario = Scenario("", count, 1, search=0, block=0, rest=0, noise=noise, blocks=2)
-    results = [hodges_lehmann(simulate(scenario, rng)[0].by_unit.mean(axis=1)) for _ in range(STUDIES)]
-    coverage = 100 * np.mean([r.low is not None and r.high is not None and r.low <= 0 <= r.high for r in results])
+    results = [
+        hodges_lehmann(simulate(scenario, rng)[0].by_unit.mean(axis=1)) for _ in range(STUDIES)
+    ]
+    coverage = 100 * np.mean(
+        [r.low is not None and r.high is not None and r.low <= 0 <= r.high for r in results]
+    )
     row(f"| Hodges-Lehmann, {noise} noise, {count} replicates | coverage {coverage:.1f} % |")
     assert 95 - chance(5) <= coverage <= 97 + chance(5)
 
@@ -198,10 +258,15 @@ def test_nested_intervals_cover_where_flat_ones_do_not(scenario: Scenario, row: 
         d, truth = simulate(scenario, rng)
         runs = np.concatenate(d.by_search)
         seeds = tuple(range(len(runs)))
-        scores = [flat.ArmScores("a", seeds, runs * 100, 100), flat.ArmScores("b", seeds, 0 * runs, 100)]
+        scores = [
+            flat.ArmScores("a", seeds, runs * 100, 100),
+            flat.ArmScores("b", seeds, 0 * runs, 100),
+        ]
         old, new = flat.compare(scores, [("a", "b")], resamples=400)[0], compare([d])[0]
         true = 100 * np.expm1(truth)
         covered.append((old.low <= true <= old.high, new.low <= true <= new.high))
     old_share, new_share = 100 * np.mean(covered, axis=0)
-    row(f"| {scenario.name}: flat against nested | coverage {old_share:.1f} % against {new_share:.1f} % |")
+    row(
+        f"| {scenario.name}: flat against nested | coverage {old_share:.1f} % against {new_share:.1f} % |"
+    )
     assert new_share >= 93 - chance(5, STUDIES // 2)

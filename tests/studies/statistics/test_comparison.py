@@ -23,7 +23,8 @@ def test_change_is_the_mean_of_the_searches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("searches", "seeds", "scope"), [(2, 1, "method"), (1, 2, "configurations"), (1, 1, "runs"), (5, 3, "method")]
+    ("searches", "seeds", "scope"),
+    [(2, 1, "method"), (1, 2, "configurations"), (1, 1, "runs"), (5, 3, "method")],
 )
 def test_scope_says_what_was_replicated(searches: int, seeds: int, scope: str) -> None:
     assert compare([noisy(0, searches, seeds)])[0].scope == scope
@@ -64,14 +65,22 @@ def test_arms_change_places() -> None:
 
 
 def test_robust_centre_is_in_percent() -> None:
-    result = compare([Differences("a", "b", tuple(np.full((1, 30), v) for v in (0, 0, 0, 0, 0, 0, 0.02)))])[0]
+    result = compare(
+        [Differences("a", "b", tuple(np.full((1, 30), v) for v in (0, 0, 0, 0, 0, 0, 0.02)))]
+    )[0]
     assert result.hodges_lehmann.value == 0
     assert result.hodges_lehmann.high == pytest.approx(100 * np.expm1(0.01))
 
 
 def test_identical_arms_are_equivalent() -> None:
     result = compare([Differences("a", "b", (np.zeros((3, 30)),) * 3)])[0]
-    assert (result.change, result.low, result.high, result.p, result.decision) == (0, 0, 0, 1, "equivalent")
+    assert (result.change, result.low, result.high, result.p, result.decision) == (
+        0,
+        0,
+        0,
+        1,
+        "equivalent",
+    )
 
 
 def test_level_must_be_a_probability() -> None:

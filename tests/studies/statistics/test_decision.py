@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from studies.statistics.decision import decide, holm, parameters_per_percent, published_scale, within_margin
+from studies.statistics.decision import (
+    decide,
+    holm,
+    parameters_per_percent,
+    published_scale,
+    within_margin,
+)
 
 
 def test_holm_gives_hand_values() -> None:
@@ -13,7 +19,9 @@ def test_holm_gives_hand_values() -> None:
 
 @pytest.mark.parametrize("count", [2, 9])
 def test_holm_equals_statsmodels(count: int) -> None:
-    p_values = np.random.default_rng(count).uniform(0, 0.2, size=count).round(2)  # rounded: some are equal
+    p_values = (
+        np.random.default_rng(count).uniform(0, 0.2, size=count).round(2)
+    )  # rounded: some are equal
     assert holm(p_values.tolist()) == pytest.approx(multipletests(p_values, method="holm")[1])
 
 
@@ -35,7 +43,9 @@ def test_holm_refuses_what_is_no_probability() -> None:
         (0.0, 0.0, 1.0, "equivalent"),
     ],
 )
-def test_decide_needs_interval_and_holm(low: float, high: float, p_holm: float, expected: str) -> None:
+def test_decide_needs_interval_and_holm(
+    low: float, high: float, p_holm: float, expected: str
+) -> None:
     assert decide(low, high, p_holm) == expected
 
 

@@ -5,7 +5,9 @@ from studies.statistics.differences import Differences, paired
 
 
 def test_paired_counts_tokens() -> None:
-    d = paired("a", "b", [np.array([[99.0, 200.0]])], [np.array([[100.0, 201.0]])], tokens_per_block=50)
+    d = paired(
+        "a", "b", [np.array([[99.0, 200.0]])], [np.array([[100.0, 201.0]])], tokens_per_block=50
+    )
     assert d.by_search[0] == pytest.approx(np.array([[-0.02, -0.02]]))
 
 
@@ -25,7 +27,10 @@ def test_units_are_searches_or_the_seeds_of_one_search() -> None:
         ((np.ones((0, 3)),), r"got \[\[0, 3\]\]"),
         ((np.ones(3),), r"got \[\[3\]\]"),
         ((np.ones((1, 3)), np.ones((1, 4))), r"got \[\[1, 3\], \[1, 4\]\]"),
-        ((np.ones((1, 3)), np.array([[1.0, np.nan, 1.0]])), "losses must be finite, but those of search 1 are not"),
+        (
+            (np.ones((1, 3)), np.array([[1.0, np.nan, 1.0]])),
+            "losses must be finite, but those of search 1 are not",
+        ),
     ],
 )
 def test_differences_refuse_broken_input(searches: tuple[np.ndarray, ...], message: str) -> None:
@@ -40,7 +45,8 @@ def test_documents_must_fit_the_blocks() -> None:
 
 def test_paired_refuses_arms_with_other_seeds() -> None:
     with pytest.raises(
-        ValueError, match=r"arm 'a' has searches of shapes \[\(2, 3\)\], but its reference 'b' has \[\(1"
+        ValueError,
+        match=r"arm 'a' has searches of shapes \[\(2, 3\)\], but its reference 'b' has \[\(1",
     ):
         paired("a", "b", [np.ones((2, 3))], [np.ones((1, 3))], 5)
     with pytest.raises(ValueError, match="`tokens_per_block` must be at least 1, got 0"):

@@ -55,10 +55,14 @@ def test_shared_block_noise_does_not_shrink_with_more_searches() -> None:
 
 
 def test_own_noise_of_runs_is_not_counted_twice() -> None:
-    totals = [uncertainty(Differences("a", "b", tuple(RNG.normal(size=(4, 2, 100))))) for _ in range(300)]
+    totals = [
+        uncertainty(Differences("a", "b", tuple(RNG.normal(size=(4, 2, 100))))) for _ in range(300)
+    ]
     truth = 1 / (4 * 2 * 100)
     assert np.mean([t.replicates for t in totals]) == pytest.approx(truth, rel=0.15)
-    assert np.mean([t.replicates + t.blocks for t in totals]) < 1.4 * truth  # truncated at 0: a little above
+    assert (
+        np.mean([t.replicates + t.blocks for t in totals]) < 1.4 * truth
+    )  # truncated at 0: a little above
 
 
 def test_p_value_gives_hand_value() -> None:
@@ -69,16 +73,24 @@ def test_p_value_gives_hand_value() -> None:
 
 
 @given(
-    st.floats(0, 10), st.integers(1, 9), st.floats(1e-6, 10), st.integers(4, 40), st.sampled_from([0.05, 0.02, 0.001])
+    st.floats(0, 10),
+    st.integers(1, 9),
+    st.floats(1e-6, 10),
+    st.integers(4, 40),
+    st.sampled_from([0.05, 0.02, 0.001]),
 )
-def test_critical_value_inverts_the_p_value(a: float, a_df: int, b: float, b_df: int, level: float) -> None:
+def test_critical_value_inverts_the_p_value(
+    a: float, a_df: int, b: float, b_df: int, level: float
+) -> None:
     parts = Uncertainty(a, a_df, b, b_df)
     assert parts.p_value(parts.critical(level)) == pytest.approx(level)
 
 
 def test_interval_excludes_zero_exactly_when_p_is_below_the_level() -> None:
     for _ in range(100):
-        result = interval(Differences("a", "b", tuple(0.1 + RNG.normal(size=(3, 2, 40)))), level=0.2)
+        result = interval(
+            Differences("a", "b", tuple(0.1 + RNG.normal(size=(3, 2, 40)))), level=0.2
+        )
         assert (result.p < 0.2) == (result.low > 0 or result.high < 0)
 
 

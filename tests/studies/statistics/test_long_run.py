@@ -5,7 +5,12 @@ from arch.covariance.kernel import QuadraticSpectral
 from scipy import fft, signal
 
 from studies.statistics.differences import Floats
-from studies.statistics.long_run import BlockVariance, block_variance, effective_documents, first_correlation
+from studies.statistics.long_run import (
+    BlockVariance,
+    block_variance,
+    effective_documents,
+    first_correlation,
+)
 
 
 def autoregressive(rho: float, count: int, seed: int = 0) -> Floats:
@@ -57,7 +62,9 @@ def test_document_variance_equals_statsmodels() -> None:
     documents = np.repeat(np.arange(30), rng.integers(1, 6, size=30))
     series = rng.normal(size=30)[documents] + rng.normal(size=documents.size)
     variance = block_variance(series, documents)
-    fit = sm.OLS(series, np.ones_like(series)).fit(cov_type="cluster", cov_kwds={"groups": documents})
+    fit = sm.OLS(series, np.ones_like(series)).fit(
+        cov_type="cluster", cov_kwds={"groups": documents}
+    )
     assert variance.of_mean(series) == pytest.approx(float(fit.bse[0]) ** 2)
     assert variance.kind == "documents"
 
@@ -92,7 +99,9 @@ def test_documents_of_a_block_each_are_a_series() -> None:
 
 
 def test_common_is_the_covariance_between_units() -> None:
-    units = np.random.default_rng(4).normal(size=(2, 10)) + 3 * np.random.default_rng(5).normal(size=10)
+    units = np.random.default_rng(4).normal(size=(2, 10)) + 3 * np.random.default_rng(5).normal(
+        size=10
+    )
     variance = block_variance(units.mean(axis=0))
     assert variance.common(units) == pytest.approx(np.cov(units)[0, 1] / 10)
 
@@ -111,4 +120,6 @@ def test_common_of_one_unit_is_its_own_variance() -> None:
 def test_scale_and_shift_carry_through() -> None:
     series = autoregressive(0.6, 80)
     moved = 3 * series + 5
-    assert block_variance(moved).of_mean(moved) == pytest.approx(9 * block_variance(series).of_mean(series))
+    assert block_variance(moved).of_mean(moved) == pytest.approx(
+        9 * block_variance(series).of_mean(series)
+    )

@@ -14,7 +14,9 @@ def test_three_looks_have_two_percent_each() -> None:
 
 def test_stored_levels_are_those_of_the_simulation() -> None:
     for looks in [(3, 5, 8), (4, 8)]:
-        assert simulate_level(looks, draws=200_000, seed=5) == pytest.approx(STORED[looks], rel=0.03)
+        assert simulate_level(looks, draws=200_000, seed=5) == pytest.approx(
+            STORED[looks], rel=0.03
+        )
 
 
 def test_many_replicates_give_pococks_constants() -> None:

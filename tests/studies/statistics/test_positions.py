@@ -36,19 +36,34 @@ def test_by_position_compares_each_tenth_and_lim_ppl() -> None:
     assert results["ppl_bin_9"].change == pytest.approx(100 * np.expm1(0.01))
     assert results["ppl_bin_3"].change == 0
     lim = [np.exp((x / TOKENS).mean(axis=2)).mean(axis=-1) for x in (arm, reference)]
-    assert results["lim_ppl"].change == pytest.approx(100 * np.expm1(np.log(lim[0] / lim[1]).mean()))
+    assert results["lim_ppl"].change == pytest.approx(
+        100 * np.expm1(np.log(lim[0] / lim[1]).mean())
+    )
 
 
 def test_tenths_without_tokens_are_left_out() -> None:
     tokens = np.array([0, 2, 0, 2, 2, 0, 2, 2, 0, 2])
     bins = [RNG.normal(size=(1, 30, 10))]
     names = list(by_position(("a", "b"), bins, bins, tokens))
-    assert names == ["lim_ppl", "ppl_bin_1", "ppl_bin_3", "ppl_bin_4", "ppl_bin_6", "ppl_bin_7", "ppl_bin_9"]
+    assert names == [
+        "lim_ppl",
+        "ppl_bin_1",
+        "ppl_bin_3",
+        "ppl_bin_4",
+        "ppl_bin_6",
+        "ppl_bin_7",
+        "ppl_bin_9",
+    ]
 
 
 def test_by_position_refuses_other_shapes() -> None:
     bins = [np.ones((1, 30, 10))]
-    with pytest.raises(ValueError, match=r"losses must be \[seeds, blocks, 10\] in every search, got \[\[1, 30, 9\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"losses must be \[seeds, blocks, 10\] in every search, got \[\[1, 30, 9\]",
+    ):
         by_position(("a", "b"), [np.ones((1, 30, 9))], bins, TOKENS)
-    with pytest.raises(ValueError, match=r"`tokens_per_bin` must be 10 numbers of tokens, got \[0, 0"):
+    with pytest.raises(
+        ValueError, match=r"`tokens_per_bin` must be 10 numbers of tokens, got \[0, 0"
+    ):
         by_position(("a", "b"), bins, bins, np.zeros(10, dtype=np.int64))

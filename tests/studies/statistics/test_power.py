@@ -21,9 +21,13 @@ def runs(values: np.ndarray) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("count", [3, 5, 12])
 def test_smallest_visible_has_80_percent_power(count: int) -> None:
     parts = Uncertainty(replicates=1e-6 / count, replicates_df=count - 1, blocks=0.0, blocks_df=8)
-    c4 = math.exp(math.lgamma(count / 2) - math.lgamma((count - 1) / 2)) / math.sqrt((count - 1) / 2)
+    c4 = math.exp(math.lgamma(count / 2) - math.lgamma((count - 1) / 2)) / math.sqrt(
+        (count - 1) / 2
+    )
     effect = -math.log1p(-smallest_visible(parts) / 100) * c4 / 1e-3
-    assert TTestPower().power(effect, count, 0.025, alternative="larger") == pytest.approx(0.8, abs=1e-4)
+    assert TTestPower().power(effect, count, 0.025, alternative="larger") == pytest.approx(
+        0.8, abs=1e-4
+    )
 
 
 def test_smallest_visible_of_many_blocks_is_the_normal_sum() -> None:
@@ -71,7 +75,9 @@ def test_needed_finds_the_cheapest_design() -> None:
     plan = needed(FULL, 0.3, search_cost=4)
     assert plan.reachable
     assert plan.smallest_visible <= 0.3
-    cheaper = Uncertainty(1e-6 / plan.searches + 4e-6 / (plan.searches * (plan.seeds - 1)), plan.searches - 1, 1e-7, 8)
+    cheaper = Uncertainty(
+        1e-6 / plan.searches + 4e-6 / (plan.searches * (plan.seeds - 1)), plan.searches - 1, 1e-7, 8
+    )
     assert smallest_visible(cheaper) > 0.3
     assert needed(FULL, 0.3, search_cost=100).searches <= plan.searches
 

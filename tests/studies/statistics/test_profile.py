@@ -53,13 +53,19 @@ def test_shifted_arms_are_compared_each_at_its_own_best() -> None:
     assert compare([result.differences])[0].change == pytest.approx(100 * np.expm1(0.01))
     assert [b.log_rate for b in result.arm] == pytest.approx([RATES[1] - 0.3] * 2)
     matched = 0.01 + 0.1 * (0.3**2 - 0.2**2)
-    assert compare([at_point(arm, reference, 1)])[0].change == pytest.approx(100 * np.expm1(matched))
+    assert compare([at_point(arm, reference, 1)])[0].change == pytest.approx(
+        100 * np.expm1(matched)
+    )
     assert result.gap.by_unit.mean() == pytest.approx(0.01 - matched)
 
 
 def test_own_best_keeps_seeds_and_blocks_paired() -> None:
     shared = RNG.normal(size=(3, 3, 30)).mean(axis=1, keepdims=True)
-    result = own_best(profile("a", RATES[1] - 0.1, 2.0, shared), profile("b", RATES[1] + 0.1, 2.0, shared), point=1)
+    result = own_best(
+        profile("a", RATES[1] - 0.1, 2.0, shared),
+        profile("b", RATES[1] + 0.1, 2.0, shared),
+        point=1,
+    )
     assert np.abs(result.differences.by_unit).max() < 1e-12
 
 
@@ -81,17 +87,23 @@ def test_answer_depends_on_the_rate_where_a_certain_gap_changes_it(
     matched: str, own: str, gap: float, expected: bool
 ) -> None:
     noise = np.linspace(-1, 1, 30) * 1e-4
-    gaps = Differences("a", "b", tuple(gap + noise + s for s in np.array([-1e-5, 0, 1e-5])[:, None, None]))
+    gaps = Differences(
+        "a", "b", tuple(gap + noise + s for s in np.array([-1e-5, 0, 1e-5])[:, None, None])
+    )
     assert depends_on_rate(comparison(matched), comparison(own), gaps) is expected
 
 
 def test_profiles_refuse_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"losses must be \[seeds, 3 points, blocks\].*got \[1, 2, 5\]"):
+    with pytest.raises(
+        ValueError, match=r"losses must be \[seeds, 3 points, blocks\].*got \[1, 2, 5\]"
+    ):
         ArmProfile("a", (np.ones((1, 2, 5)),), (RATES,))
     with pytest.raises(ValueError, match="at ascending rates"):
         ArmProfile("a", (np.ones((1, 3, 5)),), (RATES[::-1],))
     with pytest.raises(ValueError, match="arm 'a': 1 searches of losses, 2 of rates"):
         ArmProfile("a", (np.ones((1, 3, 5)),), (RATES, RATES))
     other = ArmProfile("b", (np.ones((1, 3, 5)),), (RATES + 1,))
-    with pytest.raises(ValueError, match="arms 'a' and 'b' must be measured at the same learning rates"):
+    with pytest.raises(
+        ValueError, match="arms 'a' and 'b' must be measured at the same learning rates"
+    ):
         own_best(ArmProfile("a", (np.ones((1, 3, 5)),), (RATES,)), other, 1)

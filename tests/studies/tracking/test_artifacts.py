@@ -23,7 +23,9 @@ from studies.tracking.artifacts import follow_storage
 from studies.tracking.experiment import open_runs
 from studies.tracking.runs import StudyRuns
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated"
+)  # MLflow's own
 
 _PAGE = 4096  # bytes of a page of SQLite
 _STUDIES = ("étude 1", "100 % #2")
@@ -63,13 +65,18 @@ def copy(original: Path, tmp_path: Path) -> Iterator[Path]:
 
 def _contents(folder: Path) -> dict[str, str]:
     """Digest of every file, and every folder."""
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "" for p in folder.rglob("*")}
+    return {
+        str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
+        for p in folder.rglob("*")
+    }
 
 
 def _places(storage: Path) -> set[str]:
     """Where the database says that artifacts are."""
     with closing(sqlite3.connect(storage / "mlflow.db")) as database:
-        rows = database.execute("SELECT artifact_location FROM experiments UNION SELECT artifact_uri FROM runs")
+        rows = database.execute(
+            "SELECT artifact_location FROM experiments UNION SELECT artifact_uri FROM runs"
+        )
         return {row[0] for row in rows}
 
 
@@ -78,12 +85,16 @@ def _read_report(storage: Path, study: str) -> str:
     client = MlflowClient(default_uri(storage))
     experiment = client.get_experiment_by_name(study)
     assert experiment is not None
-    (parent,) = client.search_runs([experiment.experiment_id], "tags.`hylorada.study` like 'id of%'")
+    (parent,) = client.search_runs(
+        [experiment.experiment_id], "tags.`hylorada.study` like 'id of%'"
+    )
     return Path(url2pathname(urlsplit(parent.info.artifact_uri).path), "report.html").read_text()
 
 
 def _all_within(storage: Path) -> bool:
-    return all(place.startswith(f"{storage.resolve().as_uri()}/artifacts/") for place in _places(storage))
+    return all(
+        place.startswith(f"{storage.resolve().as_uri()}/artifacts/") for place in _places(storage)
+    )
 
 
 def test_copied_study_writes_nothing_into_the_original(copy: Path) -> None:
@@ -140,7 +151,10 @@ def test_following_twice_writes_once(copy: Path) -> None:
 
 def test_places_of_the_users_own_experiments_stay(copy: Path, tmp_path: Path) -> None:
     client = MlflowClient(default_uri(copy))
-    for name, place in (("mine", "s3://bucket/artifacts/mine"), ("far", (tmp_path / "artifacts" / "far").as_uri())):
+    for name, place in (
+        ("mine", "s3://bucket/artifacts/mine"),
+        ("far", (tmp_path / "artifacts" / "far").as_uri()),
+    ):
         client.create_experiment(name, place)
     follow_storage(copy)
     assert {"s3://bucket/artifacts/mine", (tmp_path / "artifacts" / "far").as_uri()} < _places(copy)
@@ -155,15 +169,21 @@ def test_study_renamed_in_the_page_follows(copy: Path) -> None:
     assert _all_within(copy)
 
 
-def test_users_own_database_refuses_a_copy_and_follows_a_moved_folder(copy: Path, tmp_path: Path) -> None:
+def test_users_own_database_refuses_a_copy_and_follows_a_moved_folder(
+    copy: Path, tmp_path: Path
+) -> None:
     uri = f"sqlite:///{shutil.copy(copy / 'mlflow.db', tmp_path / 'mine.db')}"  # its places are the original's
-    with pytest.raises(InputError, match=r"in another storage folder, .*my runs é/artifacts/étude 1"):
+    with pytest.raises(
+        InputError, match=r"in another storage folder, .*my runs é/artifacts/étude 1"
+    ):
         _open(copy, _STUDIES[0], uri)
     follow_storage(copy)
     shutil.copy(copy / "mlflow.db", tmp_path / "mine.db")
     moved = Path(shutil.move(copy, tmp_path / "moved"))
     runs = _finish(moved, _STUDIES[0], "moved", uri)
-    assert runs.client.get_run(runs.parent).info.artifact_uri.startswith(f"{moved.as_uri()}/artifacts/")
+    assert runs.client.get_run(runs.parent).info.artifact_uri.startswith(
+        f"{moved.as_uri()}/artifacts/"
+    )
     assert not copy.exists()
 
 
@@ -173,7 +193,9 @@ def _cut(path: Path) -> None:
 
 def _zero_page(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
-        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'tags'").fetchone()
+        (page,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'tags'"
+        ).fetchone()
     _overwrite(path, _PAGE * (page - 1), bytes(_PAGE))
 
 
@@ -193,11 +215,15 @@ def _overwrite(path: Path, at: int, content: bytes) -> None:
         lambda path: path.write_bytes(b"SQLite format 3\0" + b"garbage" * 1000),
     ],
 )
-def test_damaged_database_is_named_before_anything_is_written(copy: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_database_is_named_before_anything_is_written(
+    copy: Path, damage: Callable[[Path], object]
+) -> None:
     path = copy / "mlflow.db"
     damage(path)
     before = _contents(copy)
-    with pytest.raises(InputError, match=rf"{path} is damaged \(.+\); restore it from a backup, or move it away"):
+    with pytest.raises(
+        InputError, match=rf"{path} is damaged \(.+\); restore it from a backup, or move it away"
+    ):
         _open(copy, _STUDIES[0])
     assert _contents(copy) == before
 
@@ -211,22 +237,30 @@ def test_lost_database_is_written_anew(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlflow", "optuna"])
-def test_error_of_a_damaged_database_names_it(copy: Path, optuna_tables: Path, tmp_path: Path, name: str) -> None:
+def test_error_of_a_damaged_database_names_it(
+    copy: Path, optuna_tables: Path, tmp_path: Path, name: str
+) -> None:
     source = copy / "mlflow.db" if name == "mlflow" else optuna_tables
     uri = f"sqlite:///{shutil.copy(source, tmp_path / 'damaged.db')}"
     _cut(tmp_path / "damaged.db")
     with pytest.raises(Exception, match=r"malformed|.") as raised:
-        MlflowClient(uri).search_experiments() if name == "mlflow" else optuna.get_all_study_names(uri)
+        MlflowClient(uri).search_experiments() if name == "mlflow" else optuna.get_all_study_names(
+            uri
+        )
     assert re.match(rf"{name}\.db is damaged: .*malformed", str(as_stop(raised.value)))
 
 
 def test_locked_database_is_no_damaged_one(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.0}))
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.0})
+    )
     with closing(connect(copy / "mlflow.db", isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         require_database(copy / "mlflow.db")
-        with pytest.raises(InputError, match="can't be brought in line with its folder: database is locked"):
+        with pytest.raises(
+            InputError, match="can't be brought in line with its folder: database is locked"
+        ):
             follow_storage(copy)
 
 

@@ -75,7 +75,9 @@ def gateway(serve: Callable[[Answer], int]) -> Iterator[Gateway]:
 # --- kinds of addresses ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("uri", ["./mlruns", "mlruns", "/tmp/mlruns", "file:///tmp/mlruns", "file:mlruns", ""])
+@pytest.mark.parametrize(
+    "uri", ["./mlruns", "mlruns", "/tmp/mlruns", "file:///tmp/mlruns", "file:mlruns", ""]
+)
 def test_folders_are_refused_with_the_way_out(uri: str) -> None:
     (problem,) = check_tracking(uri)
     assert problem.startswith(f"tracking_uri {uri!r}: MLflow no longer serves folders of files")
@@ -122,7 +124,9 @@ def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
     (info / "entry_points.txt").write_text("[mlflow.tracking_store]\nlab = lab_store:Lab\n")
     assert "is of no known kind" in check_tracking("lab://here")[0]
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(_tracking_store_registry, "_registry", dict(_tracking_store_registry._registry))
+    monkeypatch.setattr(
+        _tracking_store_registry, "_registry", dict(_tracking_store_registry._registry)
+    )
     _tracking_store_registry.register_entrypoints()  # type: ignore[no-untyped-call]
     assert check_tracking("lab://here") == []
     assert check_server("lab://here", "new") == []
@@ -134,7 +138,10 @@ def test_unusable_sqlite_files_are_refused(tmp_path: Path) -> None:
     for uri, message in (
         (f"sqlite:///{tmp_path}", "is a folder; name a file in it"),
         (f"sqlite:///{tmp_path / 'text'}", "is no SQLite database"),
-        (f"sqlite:///{tmp_path / 'text' / 'x.db'}", f"can't be written: {tmp_path / 'text'} is a file"),
+        (
+            f"sqlite:///{tmp_path / 'text' / 'x.db'}",
+            f"can't be written: {tmp_path / 'text'} is a file",
+        ),
         (f"sqlite:///{tmp_path / 'new' / 'x.db'}", f"no folder {tmp_path / 'new'}"),
         ("sqlite:////proc/x.db", "can't be written: /proc takes no new file"),
         ("sqlite://", "names no file"),
@@ -176,14 +183,20 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
             "Sign in first.\n\nThen come back.",
             "401: Sign in first. Then come back.; MLFLOW_TRACKING_USERNAME",
         ),
-        (403, '{"error_code": "PERMISSION_DENIED", "message": "not yours"}', "PERMISSION_DENIED: not yours; MLFLOW_TR"),
+        (
+            403,
+            '{"error_code": "PERMISSION_DENIED", "message": "not yours"}',
+            "PERMISSION_DENIED: not yours; MLFLOW_TR",
+        ),
         (404, "<title>nginx</title><style>a{}</style><p>No \x1b[31mpage", "404: nginx No [31mpage"),
         (200, "<h1>Log in</h1>", "no JSON: Log in"),
         (500, "", "too many 500 error responses"),
         (404, "", "404: without a word"),
     ],
 )
-def test_refusal_quotes_the_server(serve: Callable[[Answer], int], status: int, body: str, said: str) -> None:
+def test_refusal_quotes_the_server(
+    serve: Callable[[Answer], int], status: int, body: str, said: str
+) -> None:
     uri = f"http://127.0.0.1:{serve(lambda _: (status, body))}"
     (problem,) = check_server(uri, "new")
     kind = "can't be reached" if status == 500 else "refuses"
@@ -202,10 +215,14 @@ def test_gateway_that_passes_on_the_api_alone_is_accepted(gateway: Gateway) -> N
     assert gateway.refused == []
 
 
-def test_login_is_the_one_of_mlflows_variables(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_is_the_one_of_mlflows_variables(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.authorization = basic("ada", "p@ss/word")
     (problem,) = check_server(gateway.uri, "new")
-    assert problem.startswith(f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; ")
+    assert problem.startswith(
+        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
     assert check_server(gateway.uri, "new") == [problem]
@@ -213,7 +230,9 @@ def test_login_is_the_one_of_mlflows_variables(gateway: Gateway, monkeypatch: py
     assert check_server(gateway.uri, "new") == []
 
 
-def test_login_is_the_one_of_the_address_or_a_token(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_is_the_one_of_the_address_or_a_token(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.authorization = basic("ada", "p@ss/word")
     assert check_server(f"http://ada:p%40ss%2Fword@{gateway.host}", "new") == []
     (problem,) = check_server(f"http://ada:secret@{gateway.host}", "new")
@@ -267,8 +286,13 @@ def test_no_password_is_shown(uri: str, safe: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_password_is_shown_within_a_message() -> None:
-    text = "API request to http://ada:secret@host/api failed, see https://docs.host/x or ask root@host"
-    assert redact(text) == "API request to http://***@host/api failed, see https://docs.host/x or ask root@host"
+    text = (
+        "API request to http://ada:secret@host/api failed, see https://docs.host/x or ask root@host"
+    )
+    assert (
+        redact(text)
+        == "API request to http://***@host/api failed, see https://docs.host/x or ask root@host"
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +302,12 @@ def test_no_password_is_shown_within_a_message() -> None:
         ("sqlite:///x.db", None, "sqlite:///x.db", ""),
         (None, "", None, ""),
         ("http://b", "http://b", "http://b", ""),
-        (None, "http://u:p@b", "http://u:p@b", "MLflow at http://***@b, from MLFLOW_TRACKING_URI\n"),
+        (
+            None,
+            "http://u:p@b",
+            "http://u:p@b",
+            "MLflow at http://***@b, from MLFLOW_TRACKING_URI\n",
+        ),
         (
             "http://a",
             "http://u:p@b",

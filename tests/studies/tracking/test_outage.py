@@ -32,8 +32,13 @@ def _check_equal(uri: str, folder: Path) -> None:
         record = read_record(folder / "trials" / run.info.run_name / "trial.json")
         assert run.info.status == STATUS[record.state]
         for metric in record.reports[-1].metrics:
-            kept = [(m.step, m.value, m.timestamp) for m in client.get_metric_history(run.info.run_id, metric)]
-            assert kept == [(r.step, r.metrics[metric], r.time) for r in record.reports if metric in r.metrics]
+            kept = [
+                (m.step, m.value, m.timestamp)
+                for m in client.get_metric_history(run.info.run_id, metric)
+            ]
+            assert kept == [
+                (r.step, r.metrics[metric], r.time) for r in record.reports if metric in r.metrics
+            ]
 
 
 @pytest.fixture
@@ -48,7 +53,9 @@ def _start(model: str, storage: Path, uri: str) -> subprocess.Popen[str]:
     """A study, once three of its trials have reported."""
     process = Command(*_command(model, storage, uri))
     reports = storage / "studies" / "learnable_bucketing" / "trials"
-    wait_until(lambda: len(list(reports.glob("*/reports.jsonl"))) >= 3 or process.poll() is not None, 200)
+    wait_until(
+        lambda: len(list(reports.glob("*/reports.jsonl"))) >= 3 or process.poll() is not None, 200
+    )
     return process
 
 
@@ -57,7 +64,9 @@ def _command(model: str, storage: Path, uri: str) -> list[str]:
     return ["run", "learnable_bucketing", "--json", *options, *SMALL]
 
 
-def test_study_outlives_a_minute_of_its_server(server: Server, toy_model: str, tmp_path: Path) -> None:
+def test_study_outlives_a_minute_of_its_server(
+    server: Server, toy_model: str, tmp_path: Path
+) -> None:
     process = _start(toy_model, tmp_path, server.uri)
     folder = tmp_path / "studies" / "learnable_bucketing"
     before = len(read_trials(folder))

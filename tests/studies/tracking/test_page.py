@@ -24,7 +24,9 @@ from studies.tracking.page import _names, serve_page
 
 
 def _arguments(storage: Path, **changes: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"storage": storage, "tracking_uri": None, "host": "127.0.0.1", "port": 1, **changes})
+    return argparse.Namespace(
+        **{"storage": storage, "tracking_uri": None, "host": "127.0.0.1", "port": 1, **changes}
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,9 @@ def _arguments(storage: Path, **changes: object) -> argparse.Namespace:
         ("::", "::", socket.gethostname().lower()),
     ],
 )
-def test_page_answers_by_the_name_that_it_is_served_under(host: str, listening: str, header: str) -> None:
+def test_page_answers_by_the_name_that_it_is_served_under(
+    host: str, listening: str, header: str
+) -> None:
     """By MLflow's own rules: of the name that a request is for, and of the page that it comes from."""
     settings = _names(host, listening, 5000)
     hosts = settings["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
@@ -62,7 +66,9 @@ def test_host_that_is_not_this_machine_is_refused(host: str, tmp_path: Path) -> 
 
 
 def test_page_of_a_server_is_its_own(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"MLflow at http://\*\*\*@lab:5000 serves a page of its own: open it"):
+    with pytest.raises(
+        InputError, match=r"MLflow at http://\*\*\*@lab:5000 serves a page of its own: open it"
+    ):
         serve_page(_arguments(tmp_path, tracking_uri="http://ada:secret@lab:5000"))
 
 
@@ -98,7 +104,9 @@ class Page:
 
 
 @pytest.fixture(scope="module", params=["0.0.0.0", "127.0.0.2"])
-def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def page(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Page]:
     """The page of a storage folder that has moved since its study."""
     folder = tmp_path_factory.mktemp("ui é")
     before = folder / "before"

@@ -8,7 +8,9 @@ from studies.tracking.parent_run import close_abandoned
 from studies.tracking.runs import StudyRuns
 from studies.trials.records import Record
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated"
+)  # MLflow's own
 
 
 def _records() -> list[Record]:
@@ -39,7 +41,9 @@ def _all_runs(store: Mlflow, study: str) -> list[Run]:
         run
         for key in ("study", "child_of")
         for run in store.client.search_runs(
-            [experiment.experiment_id], f"tags.`hylorada.{key}` = '{study}'", run_view_type=ViewType.ALL
+            [experiment.experiment_id],
+            f"tags.`hylorada.{key}` = '{study}'",
+            run_view_type=ViewType.ALL,
         )
     ]
 
@@ -77,7 +81,9 @@ def test_child_deleted_in_the_page_is_restored(store: Mlflow, said: list[str]) -
     assert said == ["MLflow: restored 1 trial run, which had been deleted"]
 
 
-def test_parent_that_is_gone_for_good_is_made_once_and_its_children_attached(store: Mlflow, said: list[str]) -> None:
+def test_parent_that_is_gone_for_good_is_made_once_and_its_children_attached(
+    store: Mlflow, said: list[str]
+) -> None:
     before = _begin(store, "for good")
     kept = {run.info.run_id for run in store.children(before).values()}
     store.client.delete_run(min(kept))

@@ -16,7 +16,9 @@ from studies.tracking.parent_run import close_abandoned
 from studies.tracking.runs import StudyRuns, boundary_metrics
 from studies.trials.records import State
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow's own
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated"
+)  # MLflow's own
 
 
 def test_children_are_nested_and_described(store: Mlflow) -> None:
@@ -76,7 +78,9 @@ def test_boundary_metrics_are_in_token_positions() -> None:
     ("state", "status"),
     [("complete", "FINISHED"), ("pruned", "KILLED"), ("diverged", "FAILED"), ("failed", "FAILED")],
 )
-def test_close_sets_status_reason_and_boundaries(store: Mlflow, tmp_path: Path, state: State, status: str) -> None:
+def test_close_sets_status_reason_and_boundaries(
+    store: Mlflow, tmp_path: Path, state: State, status: str
+) -> None:
     runs = store.runs(f"close {state}")
     record = make_record(reports=[make_report(2), make_report(4)])
     runs.bring(record)
@@ -85,7 +89,10 @@ def test_close_sets_status_reason_and_boundaries(store: Mlflow, tmp_path: Path, 
     run = store.children(runs)[record.name]
     assert run.info.status == status
     assert run.data.tags["hylorada.restarts"] == "2"
-    assert (run.info.start_time, run.info.end_time) == (1_700_000_001_500, 1_700_000_004_000)  # half a second into it
+    assert (run.info.start_time, run.info.end_time) == (
+        1_700_000_001_500,
+        1_700_000_004_000,
+    )  # half a second into it
     assert (run.data.tags["hylorada.state"], run.data.tags["hylorada.reason"]) == (state, "weil")
     path = store.client.download_artifacts(run.info.run_id, "boundaries.npz", str(tmp_path))
     with np.load(path) as found:
@@ -118,7 +125,9 @@ def test_reopening_repeats_no_report_without_a_loss(store: Mlflow) -> None:
     assert [step for step, _ in store.series(run, "boundary/001")] == [0, 3]
 
 
-def test_reopening_describes_a_run_that_a_crash_left_bare(store: Mlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reopening_describes_a_run_that_a_crash_left_bare(
+    store: Mlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = store.runs("bare")
     monkeypatch.setattr(runs, "_describe", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError, match="division"):
@@ -129,7 +138,10 @@ def test_reopening_describes_a_run_that_a_crash_left_bare(store: Mlflow, monkeyp
 
 
 def test_what_has_ended_is_left_as_it_is(store: Mlflow) -> None:
-    done, late = make_record("learnable-0000", "complete", reports=[make_report(2)]), make_record("learnable-0001")
+    done, late = (
+        make_record("learnable-0000", "complete", reports=[make_report(2)]),
+        make_record("learnable-0001"),
+    )
     runs = store.runs("ended once")
     for record in (done, late):
         runs.bring(record)
@@ -165,7 +177,10 @@ def test_an_earlier_end_gives_way_to_the_true_one(store: Mlflow) -> None:
     runs.bring(record)
     run = store.children(runs)[record.name]
     assert (run.info.status, run.data.tags["hylorada.state"]) == ("KILLED", "pruned")
-    assert [a.path for a in store.client.list_artifacts(run.info.run_id)] == ["boundaries.npz", "config.json"]
+    assert [a.path for a in store.client.list_artifacts(run.info.run_id)] == [
+        "boundaries.npz",
+        "config.json",
+    ]
 
 
 def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> None:
@@ -212,7 +227,9 @@ def test_renamed_runs_stay_those_of_their_trials(store: Mlflow) -> None:
     for record in records:
         record.reports.append(make_report(4))
         runs.bring(record)
-    found = store.client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{runs.parent}'")
+    found = store.client.search_runs(
+        [run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{runs.parent}'"
+    )
     assert {run.info.run_id for run in found} == before
     assert [run.data.metrics["eval/nll"] for run in found] == [records[0].nll] * 2
 
@@ -230,7 +247,9 @@ def test_a_changed_parameter_is_kept_beside_what_was(store: Mlflow) -> None:
     runs = store.runs("changed")
     runs.bring(make_record())
     run = store.children(runs)["learnable-0000"]
-    store.client.delete_tag(run.info.run_id, "config_hash")  # as if its process had died before it was all told
+    store.client.delete_tag(
+        run.info.run_id, "config_hash"
+    )  # as if its process had died before it was all told
     runs = store.runs("changed")
     runs.bring(make_record(training={"learning_rate": 0.5}))
     data = store.children(runs)["learnable-0000"].data
@@ -241,13 +260,17 @@ def test_whole_configuration_is_kept_and_told_apart(store: Mlflow, tmp_path: Pat
     names = [f"layer_{i}" for i in range(1000)]  # some 9,000 characters
     runs = store.runs("configurations")
     for i, last in enumerate(("a", "b", "b")):
-        runs.bring(make_record(f"fixed-{i:04d}", adapter={"target_modules": [*names, last]}, seed=i))
+        runs.bring(
+            make_record(f"fixed-{i:04d}", adapter={"target_modules": [*names, last]}, seed=i)
+        )
     found = store.children(runs)
     shown = {r.data.params["target_modules"] for r in found.values()}
     assert len(shown) == 1  # cut
     hashes = [found[f"fixed-{i:04d}"].data.tags["config_hash"] for i in range(3)]
     assert hashes[0] != hashes[1] == hashes[2]
-    path = store.client.download_artifacts(found["fixed-0001"].info.run_id, "config.json", str(tmp_path))
+    path = store.client.download_artifacts(
+        found["fixed-0001"].info.run_id, "config.json", str(tmp_path)
+    )
     config = json.loads(Path(path).read_text())
     assert config["adapter"] == {"target_modules": [*names, "b"]}
     assert (config["seed"], config["training"]) == (1, {"learning_rate": 0.01})
@@ -293,7 +316,9 @@ def test_values_that_are_not_finite_are_left_out_and_named(store: Mlflow) -> Non
 def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflow) -> None:
     """SQLite would keep 1.797e308."""
     runs = store.runs("infinite")
-    runs.finish({}, {"test/ppl_a": math.inf, "test/change_a_vs_b_percent": math.nan, "test/ppl_b": 7.5}, 1)
+    runs.finish(
+        {}, {"test/ppl_a": math.inf, "test/change_a_vs_b_percent": math.nan, "test/ppl_b": 7.5}, 1
+    )
     data = store.client.get_run(runs.parent).data
     assert data.metrics == {"test/ppl_b": 7.5}
     assert data.tags["hylorada.not_finite"] == "test/ppl_a = inf, test/change_a_vs_b_percent = nan"
@@ -307,7 +332,9 @@ def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:
     many = tuple(float(i) for i in range(1, 1400))
     runs = store.runs("many")
     record = make_record(
-        reports=[make_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})]
+        reports=[
+            make_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})
+        ]
     )
     runs.bring(record)
     run = store.children(runs)[record.name]
@@ -342,14 +369,21 @@ def test_finish_logs_files_and_figures_and_ends_the_parent(store: Mlflow, tmp_pa
     losses.parent.mkdir()
     losses.write_bytes(b"losses")
     runs = store.runs("ended")
-    files = {tmp_path / "report.html": "", tmp_path / "missing.json": "", losses: f"block_nll/{losses.parent.name}"}
+    files = {
+        tmp_path / "report.html": "",
+        tmp_path / "missing.json": "",
+        losses: f"block_nll/{losses.parent.name}",
+    }
     for _ in range(2):
         runs.finish(files, {"test/ppl_été 2": 12.5}, 1_700_000_000_000)
     history = store.client.get_metric_history(runs.parent, "test/ppl_été 2")
     assert [(m.timestamp, m.value) for m in history] == [(1_700_000_000_000, 12.5)]
     run = store.client.get_run(runs.parent)
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"test/ppl_été 2": 12.5})
-    assert {a.path for a in store.client.list_artifacts(runs.parent)} == {"report.html", "block_nll"}
+    assert {a.path for a in store.client.list_artifacts(runs.parent)} == {
+        "report.html",
+        "block_nll",
+    }
     kept = store.client.list_artifacts(runs.parent, "block_nll/fixed-0001-confirm-00")
     assert [a.path for a in kept] == ["block_nll/fixed-0001-confirm-00/test_block_nll.npy"]
 

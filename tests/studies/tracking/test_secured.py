@@ -25,9 +25,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def _run(name: str, model: str, storage: Path, *more: str) -> Done:
-    small = ("--trials=1", "--seeds=2", *(option for option in SMALL if not option.startswith(("--trials", "--seeds"))))
+    small = (
+        "--trials=1",
+        "--seeds=2",
+        *(option for option in SMALL if not option.startswith(("--trials", "--seeds"))),
+    )
     return run_cli(
-        "run", "learnable_bucketing", f"--name={name}", f"--model={model}", f"--storage={storage}", *small, *more
+        "run",
+        "learnable_bucketing",
+        f"--name={name}",
+        f"--model={model}",
+        f"--storage={storage}",
+        *small,
+        *more,
     )
 
 
@@ -48,14 +58,21 @@ def _check_whole(server: Server, name: str, storage: Path) -> None:
 def _check_secret(storage: Path, done: Done, secret: str) -> None:
     """No file of the study and nothing that was printed holds it."""
     assert secret not in done.out + done.err
-    assert [p for p in storage.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()] == []
+    assert [
+        p for p in storage.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()
+    ] == []
 
 
-def test_study_behind_a_login(server: Server, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_behind_a_login(
+    server: Server, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway = Gateway(server.port, authorization=basic("ada", "geheim-1"))
     refused = _run("login", toy_model, tmp_path / "refused", f"--tracking-uri={gateway.uri}")
     assert refused.code == 2
-    assert f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; " in refused.err
+    assert (
+        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
+        in refused.err
+    )
     assert not (tmp_path / "refused").exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", gateway.uri)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
@@ -72,7 +89,9 @@ def test_study_behind_a_gateway_that_passes_on_the_api_alone_with_a_login_in_the
     server: Server, toy_model: str, tmp_path: Path
 ) -> None:
     gateway = Gateway(server.port, authorization=basic("ada", "geheim-2"), only="/api/")
-    done = _run("gateway", toy_model, tmp_path, f"--tracking-uri=http://ada:geheim-2@{gateway.host}")
+    done = _run(
+        "gateway", toy_model, tmp_path, f"--tracking-uri=http://ada:geheim-2@{gateway.host}"
+    )
     assert done.code == 0, done.err
     _check_whole(server, "gateway", tmp_path)
     _check_secret(tmp_path, done, "geheim-2")
@@ -89,7 +108,10 @@ def test_study_behind_a_certificate_of_its_own(
     gateway = Gateway(server.port, certificate=certificate)
     refused = _run("tls", toy_model, tmp_path / "runs", f"--tracking-uri={gateway.uri}")
     assert refused.code == 2
-    assert "can't be trusted: certificate verify failed: self-signed certificate; MLFLOW_TRACKING_SERV" in refused.err
+    assert (
+        "can't be trusted: certificate verify failed: self-signed certificate; MLFLOW_TRACKING_SERV"
+        in refused.err
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
     done = _run("tls", toy_model, tmp_path / "runs", f"--tracking-uri={gateway.uri}")
     assert done.code == 0, done.err
@@ -97,18 +119,25 @@ def test_study_behind_a_certificate_of_its_own(
     gateway.close()
 
 
-def test_extending_a_copied_study_writes_nothing_into_the_original(finished: FinishedStudy, tmp_path: Path) -> None:
+def test_extending_a_copied_study_writes_nothing_into_the_original(
+    finished: FinishedStudy, tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(finished.storage, tmp_path / "copy"))
     before = _contents(finished.storage)
     done = run_cli("extend", finished.name, "--seeds=3", f"--storage={copy}")
     assert done.code == 0, done.err
     assert _contents(finished.storage) == before
     with closing(sqlite3.connect(copy / "mlflow.db")) as database:
-        places = database.execute("SELECT artifact_location FROM experiments UNION SELECT artifact_uri FROM runs")
+        places = database.execute(
+            "SELECT artifact_location FROM experiments UNION SELECT artifact_uri FROM runs"
+        )
         assert {place.startswith(f"{copy.as_uri()}/artifacts/") for (place,) in places} == {True}
     (report,) = copy.glob("artifacts/*/*/artifacts/report.html")
     assert report.read_text() == (copy / "studies" / finished.name / "report.html").read_text()
 
 
 def _contents(folder: Path) -> dict[str, str]:
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "" for p in folder.rglob("*")}
+    return {
+        str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
+        for p in folder.rglob("*")
+    }

@@ -18,7 +18,9 @@ from studies.tracking.tracker import Tracker, reconcile
 from studies.trials.records import Record
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),  # MLflow's own
+    pytest.mark.filterwarnings(
+        "ignore:The ``noload`` loader strategy is deprecated"
+    ),  # MLflow's own
     pytest.mark.usefixtures("short_waits"),
 ]
 
@@ -72,12 +74,18 @@ def test_told_again_a_finished_study_changes_nothing(store: Mlflow, said: list[s
 
 def test_abort_kills_what_runs(store: Mlflow, said: list[str]) -> None:
     tracker = store.tracker("aborted", said)
-    records = [make_record("fixed-0000"), make_record("fixed-0001", "complete", reports=[make_report(2)])]
+    records = [
+        make_record("fixed-0000"),
+        make_record("fixed-0001", "complete", reports=[make_report(2)]),
+    ]
     tracker.tell(records[0])
     records[0].reports.append(make_report(2))  # kept, but the stop came before MLflow was told
     tracker.abort(records, "KILLED")
     found = store.children(tracker)
-    assert {n: r.info.status for n, r in found.items()} == {"fixed-0000": "KILLED", "fixed-0001": "FINISHED"}
+    assert {n: r.info.status for n, r in found.items()} == {
+        "fixed-0000": "KILLED",
+        "fixed-0001": "FINISHED",
+    }
     assert store.series(found["fixed-0000"], "eval/nll") == [(2, 3.0)]
     assert store.client.get_run(tracker.parent).info.status == "KILLED"
 
@@ -123,14 +131,16 @@ def test_full_disk_is_told_and_made_up_for(store: Mlflow, said: list[str]) -> No
 
     sqlalchemy.event.listen(engine, "checkout", restrict)
     _tell_trials(tracker, records, tuple(range(4, 400, 2)))
-    wait_for_line(said, "does not answer (database or disk is full); training goes on, 1 run waiting")
+    wait_for_line(
+        said, "does not answer (database or disk is full); training goes on, 1 run waiting"
+    )
     limit = 1 << 30
     _end(tracker, records)
     tracker.finish(records, {}, {})
     store.check_whole(tracker, records)
-    assert [part for part in ("answers again", "not in MLflow yet", "refuses") if part in "".join(said)] == [
-        "answers again"
-    ]
+    assert [
+        part for part in ("answers again", "not in MLflow yet", "refuses") if part in "".join(said)
+    ] == ["answers again"]
 
 
 def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str]) -> None:
@@ -153,7 +163,9 @@ def test_refused_run_is_told_once_and_keeps_nothing_back(store: Mlflow, said: li
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
     _tell_trials(tracker, records, (2,))
     wait_until(lambda: len(store.children(tracker)) == 2 and not tracker._due)
-    store.client.delete_run(store.children(tracker)["fixed-0000"].info.run_id)  # by hand, in the page
+    store.client.delete_run(
+        store.children(tracker)["fixed-0000"].info.run_id
+    )  # by hand, in the page
     _tell_trials(tracker, records, (4, 6))
     _end(tracker, records)
     tracker.finish(records, {}, {})
@@ -182,14 +194,21 @@ def test_deleted_experiment_is_told_and_ends_nothing(tmp_path: Path, said: list[
         store.tracker("gone", said)
 
 
-def test_runs_of_a_process_that_is_gone_are_closed(store: Mlflow, said: list[str], tmp_path: Path) -> None:
+def test_runs_of_a_process_that_is_gone_are_closed(
+    store: Mlflow, said: list[str], tmp_path: Path
+) -> None:
     record = make_record(reports=[make_report(2)])
     tracker = store.tracker("0123456789abcdef", said)
     tracker.tell(record)
     wait_until(lambda: not tracker._due)
-    assert reconcile(store.uri, EXPERIMENT, tmp_path) is None  # a folder without an id has never run
+    assert (
+        reconcile(store.uri, EXPERIMENT, tmp_path) is None
+    )  # a folder without an id has never run
     (tmp_path / "id").write_text("0123456789abcdef")
-    assert reconcile(store.uri, EXPERIMENT, tmp_path) == "closed 2 MLflow runs that a process left running"
+    assert (
+        reconcile(store.uri, EXPERIMENT, tmp_path)
+        == "closed 2 MLflow runs that a process left running"
+    )
     assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     run = store.children(tracker)[record.name]
     assert (run.info.status, run.data.tags["closed_by"]) == ("KILLED", "reconcile")
@@ -199,7 +218,9 @@ def test_runs_of_a_process_that_is_gone_are_closed(store: Mlflow, said: list[str
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_runs_of_a_living_process_are_left_alone(store: Mlflow, said: list[str], tmp_path: Path) -> None:
+def test_runs_of_a_living_process_are_left_alone(
+    store: Mlflow, said: list[str], tmp_path: Path
+) -> None:
     tracker = store.tracker("456789ab456789ab", said)
     (tmp_path / "id").write_text("456789ab456789ab")
     with FileLock(tmp_path / "lock"):

@@ -23,9 +23,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that serves artifacts, but puts new experiments where only itself can write."""
     folder = tmp_path_factory.mktemp("server")
     started = Server(
-        folder, "--artifacts-destination", str(folder / "served"), "--default-artifact-root", str(folder / "plain")
+        folder,
+        "--artifacts-destination",
+        str(folder / "served"),
+        "--default-artifact-root",
+        str(folder / "plain"),
     )
-    Mlflow(started.uri).client.create_experiment(EXPERIMENT, artifact_location="mlflow-artifacts:/study")
+    Mlflow(started.uri).client.create_experiment(
+        EXPERIMENT, artifact_location="mlflow-artifacts:/study"
+    )
     yield started
     started.kill()
 
@@ -85,7 +91,9 @@ def test_server_that_dies_is_sent_the_rest_when_it_is_back(server: Server, said:
     _report(tracker, records, 6)
     wait_for_line(said, "; training goes on")
     # a new connection that is refused, or an old one that broke
-    assert re.search(r"does not answer \((NewConnectionError|ProtocolError)\); training goes on", said[0])
+    assert re.search(
+        r"does not answer \((NewConnectionError|ProtocolError)\); training goes on", said[0]
+    )
     server.start()
     _finish(tracker, records)
     store.check_whole(tracker, records)
@@ -99,7 +107,9 @@ def wire(server: Server) -> Iterator[Wire]:
 
 
 @pytest.mark.parametrize("path", ["runs/create", "runs/log-batch", "runs/update", "artifacts/"])
-def test_lost_answer_gives_nothing_twice(server: Server, wire: Wire, said: list[str], path: str) -> None:
+def test_lost_answer_gives_nothing_twice(
+    server: Server, wire: Wire, said: list[str], path: str
+) -> None:
     tracker = Mlflow(wire.uri).tracker(f"lost {path}", said)
     wire.lose(path, 2)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
@@ -107,10 +117,15 @@ def test_lost_answer_gives_nothing_twice(server: Server, wire: Wire, said: list[
     _finish(tracker, records)
     assert wire.lost == 2
     Mlflow(server.uri).check_whole(tracker, records)
-    assert sum("does not answer (ProtocolError); training goes on" in line for line in said) in (1, 2)
+    assert sum("does not answer (ProtocolError); training goes on" in line for line in said) in (
+        1,
+        2,
+    )
 
 
-def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(server: Server, said: list[str]) -> None:
+def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(
+    server: Server, said: list[str]
+) -> None:
     store = Mlflow(server.uri)
     tracker = store.tracker("away at the end", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
@@ -121,7 +136,10 @@ def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(server: Server,
     assert timed(lambda: _finish(tracker, records, patience=3)) < 6
     server.wake()
     assert said[-2] == f"waiting up to 3 s for MLflow at {server.uri}; 3 runs waiting"
-    assert said[-1] == f"3 runs not in MLflow yet; the same command sends them once {server.uri} answers"
+    assert (
+        said[-1]
+        == f"3 runs not in MLflow yet; the same command sends them once {server.uri} answers"
+    )
     again = store.tracker("away at the end", said)
     again.catch_up(records)
     again.finish(records, {}, {})
@@ -146,7 +164,9 @@ def test_abort_does_not_hang_with_its_server(server: Server, said: list[str]) ->
 
 
 def test_server_that_is_away_at_the_start_is_refused(said: list[str]) -> None:
-    with pytest.raises(InputError, match=r"MLflow at http://127.0.0.1:9 can't open .* NewConnectionError"):
+    with pytest.raises(
+        InputError, match=r"MLflow at http://127.0.0.1:9 can't open .* NewConnectionError"
+    ):
         Mlflow("http://127.0.0.1:9").tracker("x", said)
 
 
@@ -155,7 +175,9 @@ def test_artifacts_on_the_servers_own_disk_are_refused(server: Server, tmp_path:
     for name, location in (("plain", str(there)), ("file", there.as_uri())):
         experiment = client.create_experiment(name, artifact_location=location)
         (problem,) = check_server(server.uri, name)
-        assert problem.startswith(f"tracking_uri {server.uri!r}: experiment {name!r} keeps artifacts at '")
+        assert problem.startswith(
+            f"tracking_uri {server.uri!r}: experiment {name!r} keeps artifacts at '"
+        )
         assert "start the server with --artifacts-destination PATH" in problem
         with pytest.raises(InputError, match="keeps artifacts at"):
             open_runs(server.uri, name, tmp_path, "x", print)
@@ -174,7 +196,9 @@ def test_server_with_a_plain_artifact_root_is_refused_for_a_new_study(server: Se
 def test_artifacts_are_tried_out_before_anything_is_trained(server: Server) -> None:
     client = Mlflow(server.uri).client
     client.create_experiment("elsewhere", artifact_location="s3://no-such-bucket/x")
-    with pytest.raises(InputError, match=r"experiment 'elsewhere' of .*: no artifact can be kept at s3://"):
+    with pytest.raises(
+        InputError, match=r"experiment 'elsewhere' of .*: no artifact can be kept at s3://"
+    ):
         open_runs(server.uri, "elsewhere", Path(), "x", print)
     runs = open_runs(server.uri, EXPERIMENT, Path(), "probed", print)
     assert client.list_artifacts(runs.parent) == []

@@ -22,7 +22,13 @@ SPACE = Space.from_dict(
     }
 )
 OWN = [name for name in SPACE.parameters if name != "learning_rate"]
-DEFAULTS = {"num_landmarks": 8, "num_buckets": 32, "boundary_init": "log", "temperature": 0.1, "boundary_warmup": 0.3}
+DEFAULTS = {
+    "num_landmarks": 8,
+    "num_buckets": 32,
+    "boundary_init": "log",
+    "temperature": 0.1,
+    "boundary_warmup": 0.3,
+}
 
 
 def point(**values: Any) -> dict[str, Any]:
@@ -30,7 +36,9 @@ def point(**values: Any) -> dict[str, Any]:
 
 
 def changes(moves: tuple[Move, ...]) -> list[tuple[Any, ...]]:
-    return [(m.parameter, m.start.get(m.parameter), m.end[m.parameter], dict(m.also)) for m in moves]
+    return [
+        (m.parameter, m.start.get(m.parameter), m.end[m.parameter], dict(m.also)) for m in moves
+    ]
 
 
 def test_path_changes_one_parameter_at_a_time_in_the_order_of_the_space() -> None:
@@ -43,10 +51,15 @@ def test_path_changes_one_parameter_at_a_time_in_the_order_of_the_space() -> Non
 
 
 def test_conditional_parameters_come_with_their_condition() -> None:
-    goal = point(boundary_init="fixed", boundary_warmup=0.6, boundary_diversity=0.1, temperature=0.2)
+    goal = point(
+        boundary_init="fixed", boundary_warmup=0.6, boundary_diversity=0.1, temperature=0.2
+    )
     moves = path(SPACE, OWN, point(), goal)
     with_it = {"boundary_warmup": 0.6, "boundary_diversity": 0.1}
-    assert changes(moves) == [("boundary_init", "log", "fixed", with_it), ("temperature", 0.1, 0.2, {})]
+    assert changes(moves) == [
+        ("boundary_init", "log", "fixed", with_it),
+        ("temperature", 0.1, 0.2, {}),
+    ]
 
 
 def test_conditional_parameters_go_with_their_condition() -> None:
@@ -68,7 +81,10 @@ def test_path_to_the_same_point_is_empty() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_any_path_joins_its_points_and_stays_within_the_space(seed: int) -> None:
     draws = random.Random(seed)
-    start, goal = (SPACE.sample(optuna.trial.FixedTrial(_drawn(draws))) | {"learning_rate": 1e-2} for _ in range(2))
+    start, goal = (
+        SPACE.sample(optuna.trial.FixedTrial(_drawn(draws))) | {"learning_rate": 1e-2}
+        for _ in range(2)
+    )
     moves = path(SPACE, OWN, start, goal)
     ends = [start, *(m.end for m in moves)]
     assert ends[-1] == goal
@@ -76,7 +92,9 @@ def test_any_path_joins_its_points_and_stays_within_the_space(seed: int) -> None
     assert all(SPACE.first(end) == end for end in ends)
     for move in moves:
         kept = move.start.keys() & move.end.keys()
-        assert [n for n in SPACE.parameters if n in kept and move.start[n] != move.end[n]] == [move.parameter]
+        assert [n for n in SPACE.parameters if n in kept and move.start[n] != move.end[n]] == [
+            move.parameter
+        ]
 
 
 def _drawn(draws: random.Random) -> dict[str, Any]:
@@ -97,7 +115,11 @@ def _drawn(draws: random.Random) -> dict[str, Any]:
     [
         ({"num_buckets": 16}, "num_buckets", [8, 32]),  # by size, whatever their order in the space
         ({"num_buckets": 32}, "num_buckets", [16]),
-        ({"boundary_init": "log"}, "boundary_init", ["uniform", "fixed"]),  # no order: each other value
+        (
+            {"boundary_init": "log"},
+            "boundary_init",
+            ["uniform", "fixed"],
+        ),  # no order: each other value
         ({"temperature": 0.02}, "temperature", [0.002, 0.2]),  # a third of three decades
         ({"temperature": 0.5}, "temperature", [0.05, 1.0]),  # up to the end of the range
         ({"temperature": 1.0}, "temperature", [0.1]),
@@ -109,7 +131,9 @@ def _drawn(draws: random.Random) -> dict[str, Any]:
         ({}, "learning_rate", []),  # common to all arms
     ],
 )
-def test_neighbours_are_one_step_away(values: dict[str, Any], name: str, expected: list[Any]) -> None:
+def test_neighbours_are_one_step_away(
+    values: dict[str, Any], name: str, expected: list[Any]
+) -> None:
     moves = [m for m in neighbours(SPACE, OWN, point(**values), DEFAULTS) if m.parameter == name]
     assert [m.end[name] for m in moves] == expected
     assert all(m.start == point(**values) for m in moves)
@@ -117,15 +141,24 @@ def test_neighbours_are_one_step_away(values: dict[str, Any], name: str, expecte
 
 def test_a_neighbour_gives_what_it_makes_active_the_defaults() -> None:
     (_, fixed) = (m for m in neighbours(SPACE, ["boundary_init"], point(), DEFAULTS))
-    assert fixed.also == {"boundary_warmup": 0.3, "boundary_diversity": 0.0}  # the second has no default: its first
+    assert fixed.also == {
+        "boundary_warmup": 0.3,
+        "boundary_diversity": 0.0,
+    }  # the second has no default: its first
 
 
-@pytest.mark.parametrize(("low", "high", "value", "expected"), [(1, 2, 1, [2]), (1, 2, 2, [1]), (1, 8, 2, [1, 4])])
-def test_whole_numbers_move_by_at_least_one(low: int, high: int, value: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "value", "expected"), [(1, 2, 1, [2]), (1, 2, 2, [1]), (1, 8, 2, [1, 4])]
+)
+def test_whole_numbers_move_by_at_least_one(
+    low: int, high: int, value: int, expected: list[int]
+) -> None:
     space = Space.from_dict({"r": {"low": low, "high": high, "log": True}})
     assert [m.end["r"] for m in neighbours(space, ["r"], {"r": value}, {})] == expected
 
 
 def test_flags_have_one_neighbour() -> None:
     space = Space.from_dict({"use_dora": {"choice": [False, True]}})
-    assert [m.end for m in neighbours(space, ["use_dora"], {"use_dora": True}, {})] == [{"use_dora": False}]
+    assert [m.end for m in neighbours(space, ["use_dora"], {"use_dora": True}, {})] == [
+        {"use_dora": False}
+    ]

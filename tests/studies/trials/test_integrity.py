@@ -51,7 +51,9 @@ def old(folder: Path) -> Path:
     for path in folder.rglob("reports.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         drop = {SEAL, "digests"}
-        path.write_text("".join(json.dumps({k: v for k, v in r.items() if k not in drop}) + "\n" for r in lines))
+        path.write_text(
+            "".join(json.dumps({k: v for k, v in r.items() if k not in drop}) + "\n" for r in lines)
+        )
     return folder
 
 
@@ -76,13 +78,19 @@ def test_checksum_is_bound_to_values_and_owner() -> None:
     whole = json.loads(json.dumps(sealed(values, "one")))
     assert unsealed(whole, "one") == values
     assert unsealed(values, "one") == values  # of an earlier version
-    for changed, owner in (({**whole, "a": 1.25}, "one"), (whole, "two"), ({**whole, "c": 0}, "one")):
+    for changed, owner in (
+        ({**whole, "a": 1.25}, "one"),
+        (whole, "two"),
+        ({**whole, "c": 0}, "one"),
+    ):
         with pytest.raises(ValueError, match="its checksum does not match its content"):
             unsealed(changed, owner)
     assert digest("ab", "c") != digest("b", "ca")
 
 
-def test_folder_of_an_earlier_version_is_read_and_sealed(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_an_earlier_version_is_read_and_sealed(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     storage = f"--storage={old.parents[1]}"
     assert main(["report", "made", storage]) == 0
     assert main(["status", "made", storage]) == 0
@@ -95,16 +103,25 @@ def test_folder_of_an_earlier_version_is_read_and_sealed(old: Path, capsys: pyte
 
 @pytest.mark.parametrize(("arm", "seed"), [("fixed", 1), ("baseline", 0)])
 def test_swapped_losses_of_an_earlier_version_are_seen(old: Path, arm: str, seed: int) -> None:
-    path, other = winner_run(old) / "test_block_nll.npy", winner_run(old, arm, seed) / "test_block_nll.npy"
+    path, other = (
+        winner_run(old) / "test_block_nll.npy",
+        winner_run(old, arm, seed) / "test_block_nll.npy",
+    )
     swap(path, other)
-    with pytest.raises(InputError, match=r"test_block_nll\.npy is damaged \(its mean loss is .*, reports\.jsonl holds"):
+    with pytest.raises(
+        InputError,
+        match=r"test_block_nll\.npy is damaged \(its mean loss is .*, reports\.jsonl holds",
+    ):
         reopen(old)
 
 
 def test_changed_loss_of_an_earlier_version_is_seen_beside_optuna(old: Path) -> None:
     path = old / "trials" / "fixed-0002" / "reports.jsonl"
     path.write_text(re.sub(r'("eval/nll": [0-9]\.)[0-9]', r"\g<1>1", path.read_text()))
-    with pytest.raises(InputError, match=r"fixed-0002 is damaged \(intermediate_values is .*, but .* in .*optuna\.db"):
+    with pytest.raises(
+        InputError,
+        match=r"fixed-0002 is damaged \(intermediate_values is .*, but .* in .*optuna\.db",
+    ):
         reopen(old)
 
 
@@ -113,9 +130,13 @@ def test_changed_figure_of_an_earlier_version_is_seen(old: Path, field: str) -> 
     path = old / "results.json"
     values = json.loads(path.read_text())
     arm = values["arms"][1]
-    arm[field] = [arm[field][0] + 0.01, *arm[field][1:]] if field == "ppl_by_seed" else arm[field] + 0.01
+    arm[field] = (
+        [arm[field][0] + 0.01, *arm[field][1:]] if field == "ppl_by_seed" else arm[field] + 0.01
+    )
     path.write_text(json.dumps(values))
-    with pytest.raises(InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "):
+    with pytest.raises(
+        InputError, match=rf"results\.json is damaged \({field} of baseline is .*; delete it: "
+    ):
         read_results(path)
 
 
@@ -126,7 +147,9 @@ def test_results_of_another_study_are_refused(folder: Path, tmp_path: Path) -> N
         read_results(folder / "results.json")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"\xff"), lambda p: p.write_text("12")])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_bytes(b"\xff"), lambda p: p.write_text("12")]
+)
 def test_lost_id_is_written_again(folder: Path, damage: Damage) -> None:
     before = (folder / "id").read_text()
     damage(folder / "id")
@@ -137,13 +160,18 @@ def test_lost_id_is_written_again(folder: Path, damage: Damage) -> None:
 
 def test_id_that_differs_from_its_copy_is_refused(folder: Path) -> None:
     (folder / "id").write_text("0123456789abcdef")
-    with pytest.raises(InputError, match=r"id is damaged .*it holds 0123456789abcdef, but study\.json holds .*delete"):
+    with pytest.raises(
+        InputError,
+        match=r"id is damaged .*it holds 0123456789abcdef, but study\.json holds .*delete",
+    ):
         reopen(folder)
 
 
 def test_lost_id_of_an_earlier_version_makes_no_second_parent(old: Path) -> None:
     (old / "id").unlink()
-    with pytest.raises(InputError, match="id is missing; restore it from a backup, or from MLflow: it is the tag"):
+    with pytest.raises(
+        InputError, match="id is missing; restore it from a backup, or from MLflow: it is the tag"
+    ):
         reopen(old)
     assert not (old / "id").exists()
 
@@ -186,10 +214,15 @@ def test_address_of_mlflow_leads_to_its_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("target", "problem"),
-    [("nowhere", "place is a link to nowhere, which is missing"), ("place", "place is a link that leads back to")],
+    [
+        ("nowhere", "place is a link to nowhere, which is missing"),
+        ("place", "place is a link that leads back to"),
+    ],
 )
 @pytest.mark.parametrize("below", ["", "runs"])
-def test_link_that_leads_nowhere_is_named(tmp_path: Path, target: str, problem: str, below: str) -> None:
+def test_link_that_leads_nowhere_is_named(
+    tmp_path: Path, target: str, problem: str, below: str
+) -> None:
     (tmp_path / "place").symlink_to(target)
     storage = tmp_path / "place" / below
     assert problem in str(path_problem(storage))
@@ -201,7 +234,9 @@ def test_link_that_leads_nowhere_is_named(tmp_path: Path, target: str, problem: 
 @pytest.mark.parametrize("name", ["studies", "artifacts", "cache", "mlflow.db"])
 def test_link_within_the_storage_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("nowhere")
-    with pytest.raises(InputError, match=f"{name} is a link to nowhere, which is missing; mend or remove the link"):
+    with pytest.raises(
+        InputError, match=f"{name} is a link to nowhere, which is missing; mend or remove the link"
+    ):
         _check_storage(Options(storage=tmp_path))
 
 
@@ -241,7 +276,12 @@ def test_folder_that_may_not_be_read_is_named(
 ) -> None:
     storage = folder.parents[1]
     os.chmod(storage / place, mode)
-    commands = [["status", "made"], ["report", "made"], ["export", "made", "--output=x"], ["extend", "made"]]
+    commands = [
+        ["status", "made"],
+        ["report", "made"],
+        ["export", "made", "--output=x"],
+        ["extend", "made"],
+    ]
     commands += [["list"]] if "made" not in place else []
     commands += [["ui"]] if place == "." else []
     for command in commands:
@@ -252,21 +292,31 @@ def test_folder_that_may_not_be_read_is_named(
     os.chmod(storage / place, 0o755)
 
 
-@pytest.mark.parametrize("file", ["optuna.db", "study.json", "id", "trials/RUN", "trials/RUN/reports.jsonl"])
-def test_file_that_may_not_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+@pytest.mark.parametrize(
+    "file", ["optuna.db", "study.json", "id", "trials/RUN", "trials/RUN/reports.jsonl"]
+)
+def test_file_that_may_not_be_read_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
     path = folder / file.replace("RUN", winner_run(folder).name)
     os.chmod(path, 0)
     with heeding_permissions():
         code = main(["status", "made", f"--storage={folder.parents[1]}"])
     os.chmod(path, 0o755)
     assert code == 2
-    assert re.fullmatch(rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        rf"hylorada: {path}\S* can't be (read|used): Permission denied\n", capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", ["list", "status", "report", "export", "extend"])
 @pytest.mark.parametrize(
     ("place", "problem"),
-    [("file", "is a file, must be a folder"), ("link", "is a link to gone, which is missing"), ("x" * 300, "too long")],
+    [
+        ("file", "is a file, must be a folder"),
+        ("link", "is a link to gone, which is missing"),
+        ("x" * 300, "too long"),
+    ],
 )
 def test_storage_that_is_no_folder_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str, problem: str
@@ -296,15 +346,25 @@ def half(made_half: Path, tmp_path: Path) -> Path:
 
 
 def keep_lines(count: int) -> Damage:
-    return lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
+    return lambda path: path.write_bytes(
+        b"".join(path.read_bytes().splitlines(keepends=True)[:count])
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "damage", "problem"),
     [
         ("reports.jsonl", Path.unlink, "has lost reports: it ends at step 0, the checkpoint at 6"),
-        ("reports.jsonl", keep_lines(0), "has lost reports: it ends at step 0, the checkpoint at 6"),
-        ("reports.jsonl", keep_lines(1), "has lost reports: it ends at step 2, the checkpoint at 6"),
+        (
+            "reports.jsonl",
+            keep_lines(0),
+            "has lost reports: it ends at step 0, the checkpoint at 6",
+        ),
+        (
+            "reports.jsonl",
+            keep_lines(1),
+            "has lost reports: it ends at step 2, the checkpoint at 6",
+        ),
         ("trial.json", Path.unlink, "is missing"),
     ],
 )
@@ -315,7 +375,10 @@ def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
     damage(run / file)
     assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
     told = f"{run / file} {problem}"
-    assert capsys.readouterr().err == f"hylorada: note: {told}; `hylorada run made` trains {run.name} again\n"
+    assert (
+        capsys.readouterr().err
+        == f"hylorada: note: {told}; `hylorada run made` trains {run.name} again\n"
+    )
     assert reopen(half) == [f"{told}; {run.name} is trained again"]
     assert not (run / CHECKPOINT).exists()
 
@@ -324,7 +387,9 @@ def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
     "crash",
     [
         lambda run: keep_lines(2)(run / "reports.jsonl"),  # between a checkpoint and its report
-        lambda run: [path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)],  # before the first report
+        lambda run: [
+            path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)
+        ],  # before the first report
         lambda run: swap(run / CHECKPOINT, winner_run(run.parents[1], "baseline", 1) / CHECKPOINT),
         lambda run: keep_lines(0)(run / CHECKPOINT),
     ],
@@ -338,7 +403,9 @@ def test_run_that_a_crash_may_have_left_so_is_not_told(
     assert reopen(half) == []
 
 
-def test_lost_run_of_a_finished_study_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_run_of_a_finished_study_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = winner_run(folder) / "trial.json"
     path.unlink()
     assert main(["status", "made", f"--storage={folder.parents[1]}"]) == 0
@@ -346,7 +413,9 @@ def test_lost_run_of_a_finished_study_is_told(folder: Path, capsys: pytest.Captu
     assert capsys.readouterr().err == f"hylorada: note: {told}\n"
 
 
-def test_status_tells_nothing_while_a_process_is_at_work(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_tells_nothing_while_a_process_is_at_work(
+    half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (winner_run(half, seed=1) / "reports.jsonl").unlink()
     with study_lock(half):
         assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0

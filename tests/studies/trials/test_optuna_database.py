@@ -98,12 +98,21 @@ def overwrite(at: int, content: bytes) -> Callable[[Path], object]:
             execute("UPDATE trial_intermediate_values SET intermediate_value = 9 WHERE step = 2"),
             "holds other intermediate values of fixed-0000 than",
         ),
-        (execute("UPDATE trial_params SET param_value = 5e-4 WHERE trial_id = 1"), "holds other params of fixed-0000"),
-        (execute("UPDATE trials SET state = 'FAIL' WHERE number = 0"), "holds other state of fixed-0000"),
+        (
+            execute("UPDATE trial_params SET param_value = 5e-4 WHERE trial_id = 1"),
+            "holds other params of fixed-0000",
+        ),
+        (
+            execute("UPDATE trials SET state = 'FAIL' WHERE number = 0"),
+            "holds other state of fixed-0000",
+        ),
         (execute("UPDATE trials SET state = 'NONSENSE' WHERE number = 0"), r"is damaged \(.+\)"),
         (execute("DELETE FROM trials WHERE number = 2"), "lacks trials of arm 'fixed'"),
         (execute("DROP TABLE trial_values"), r"is damaged \(no such table: trial_values\)"),
-        (execute("UPDATE studies SET study_name = 'fixes' WHERE study_name = 'fixed'"), "lacks trials of arm 'fixed'"),
+        (
+            execute("UPDATE studies SET study_name = 'fixes' WHERE study_name = 'fixed'"),
+            "lacks trials of arm 'fixed'",
+        ),
     ],
 )
 def test_search_goes_on_as_an_unbroken_one_does(
@@ -131,7 +140,9 @@ def test_trial_that_has_lost_reports_is_trained_again(folder: Path) -> None:
     (trial / "reports.jsonl").write_bytes(lines[0])
     (trial / "checkpoint.safetensors").write_bytes(b"of step 4")
     store = reopen(folder)
-    assert store.notes[0] == f"{trial / 'reports.jsonl'} has lost reports; fixed-0003 is trained again"
+    assert (
+        store.notes[0] == f"{trial / 'reports.jsonl'} has lost reports; fixed-0003 is trained again"
+    )
     assert not (trial / "checkpoint.safetensors").exists()
     assert store.report("fixed-0003", report(store.records["fixed-0003"], 4))
     store.close()
@@ -140,19 +151,30 @@ def test_trial_that_has_lost_reports_is_trained_again(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
-    [("v3.0.0.d", "upgrade it: optuna storage upgrade --storage "), ("v9.9.9.a", "upgrade Optuna: pip install -U")],
+    [
+        ("v3.0.0.d", "upgrade it: optuna storage upgrade --storage "),
+        ("v9.9.9.a", "upgrade Optuna: pip install -U"),
+    ],
 )
-def test_database_of_another_version_is_refused_in_a_line(folder: Path, version: str, remedy: str) -> None:
+def test_database_of_another_version_is_refused_in_a_line(
+    folder: Path, version: str, remedy: str
+) -> None:
     path = folder / "optuna.db"
     execute(f"UPDATE alembic_version SET version_num = '{version}'")(path)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=f"has schema '{version}', Optuna .* needs 'v3.2.0.a'; {remedy}") as raised:
+    with pytest.raises(
+        InputError, match=f"has schema '{version}', Optuna .* needs 'v3.2.0.a'; {remedy}"
+    ) as raised:
         reopen(folder)
     assert path.read_bytes() == before
     if version == "v3.0.0.d":
-        command = raised.value.problems[0].partition("upgrade it: ")[2].partition("; or delete it")[0]
+        command = (
+            raised.value.problems[0].partition("upgrade it: ")[2].partition("; or delete it")[0]
+        )
         url = shlex.split(command)[-1]
-        optuna.storages.RDBStorage(url, skip_compatibility_check=True, skip_table_creation=True).upgrade()
+        optuna.storages.RDBStorage(
+            url, skip_compatibility_check=True, skip_table_creation=True
+        ).upgrade()
     else:
         path.unlink()
     reopen(folder).close()
@@ -164,12 +186,18 @@ def test_locked_database_is_not_taken_for_a_damaged_one(folder: Path) -> None:
         holder.execute("BEGIN EXCLUSIVE")
         storage = optuna.storages.RDBStorage  # as the store opens it, but without its patience
         with pytest.raises(StorageInternalError, match="commit") as raised:
-            storage(address(path), engine_kwargs={"connect_args": {"timeout": 0}}, skip_table_creation=True)
+            storage(
+                address(path),
+                engine_kwargs={"connect_args": {"timeout": 0}},
+                skip_table_creation=True,
+            )
     assert fault_of(raised.value) is None
 
 
 @pytest.mark.parametrize("name", ["a%41b", "100%", "a#b", "a?b", "a{b}", "ä é", "a&b=c;d"])
-def test_any_folder_name_will_do(broken_off: Path, tmp_path: Path, name: str, unbroken: list[Any]) -> None:
+def test_any_folder_name_will_do(
+    broken_off: Path, tmp_path: Path, name: str, unbroken: list[Any]
+) -> None:
     copy = shutil.copytree(broken_off, tmp_path / name / "made")
     (copy / "optuna.db").unlink()
     notes, proposals = go_on(copy)

@@ -83,7 +83,9 @@ def _run(store: Store, record: Record, state: State = "complete", steps: int = 8
 def _trials(store: Store, arm: str = ARM) -> list[optuna.trial.FrozenTrial]:
     """What another process reads in Optuna's database."""
     database = optuna.storages.RDBStorage(
-        f"sqlite:///{store.folder / 'optuna.db'}", skip_compatibility_check=True, skip_table_creation=True
+        f"sqlite:///{store.folder / 'optuna.db'}",
+        skip_compatibility_check=True,
+        skip_table_creation=True,
     )
     found = optuna.load_study(study_name=arm, storage=database).trials
     database.engine.dispose()
@@ -96,7 +98,11 @@ def _trial(store: Store, number: int) -> optuna.trial.FrozenTrial:
 
 def _agree(store: Store) -> None:
     """Optuna and the files hold the same trials, values and states."""
-    states = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+    states = {
+        "running": TrialState.RUNNING,
+        "complete": TrialState.COMPLETE,
+        "pruned": TrialState.PRUNED,
+    }
     for arm in store.study.arms:
         trials = _trials(store, arm)
         records = store.of("search", arm)
@@ -104,14 +110,21 @@ def _agree(store: Store) -> None:
         for trial, record in zip(trials, records, strict=True):
             assert trial.state == states.get(record.state, TrialState.FAIL)
             assert trial.params == record.params
-            assert trial.intermediate_values == {r.step: r.metrics["eval/nll"] for r in record.reports}
+            assert trial.intermediate_values == {
+                r.step: r.metrics["eval/nll"] for r in record.reports
+            }
 
 
 def test_propose_gives_the_defaults_first(open_store: Open) -> None:
     store = open_store(defaults={"max_steps": 8, "learning_rate": 5e-3, "num_buckets": 16})
     first, second = store.propose(ARM), store.propose(ARM)
     assert first.params == {"learning_rate": 5e-3, "num_buckets": 16, "boundary_init": "log"}
-    assert (first.name, first.arm, first.stage, first.number) == ("learnable-0000", ARM, "search", 0)
+    assert (first.name, first.arm, first.stage, first.number) == (
+        "learnable-0000",
+        ARM,
+        "search",
+        0,
+    )
     assert first.training["learning_rate"] == 5e-3
     assert first.adapter["max_positions"] == 128
     assert second.params != first.params
@@ -121,7 +134,10 @@ def test_propose_gives_the_defaults_first(open_store: Open) -> None:
 def test_record_round_trips_through_its_files(open_store: Open) -> None:
     store = open_store()
     record = store.propose(ARM)
-    store.report(record.name, _report(2, boundaries=(1.5, 7.0), start_boundaries=(1.0, 8.0), applied={"r": 8}))
+    store.report(
+        record.name,
+        _report(2, boundaries=(1.5, 7.0), start_boundaries=(1.0, 8.0), applied={"r": 8}),
+    )
     store.report(record.name, _report(4, math.inf))
     store.finish(record.name, "failed", "müde")
     again = read_record(store.trial_folder(record.name) / "trial.json")
@@ -144,7 +160,10 @@ def test_finish_twice_keeps_the_first(open_store: Open) -> None:
     record = store.propose(ARM)
     _run(store, record)
     store.finish(record.name, "failed", "too late")
-    assert (store.records[record.name].state, store.records[record.name].reason) == ("complete", None)
+    assert (store.records[record.name].state, store.records[record.name].reason) == (
+        "complete",
+        None,
+    )
     assert _trial(store, 0).state == TrialState.COMPLETE
 
 
@@ -157,7 +176,9 @@ def test_finish_twice_keeps_the_first(open_store: Open) -> None:
         ("failed", TrialState.FAIL, None),
     ],
 )
-def test_optuna_is_told_the_truth(open_store: Open, state: State, told: TrialState, value: float | None) -> None:
+def test_optuna_is_told_the_truth(
+    open_store: Open, state: State, told: TrialState, value: float | None
+) -> None:
     store = open_store()
     record = store.propose(ARM)
     store.report(record.name, _report(2, 3.9))
@@ -250,7 +271,9 @@ def test_small_space_is_searched_in_another_order_by_another_seed(open_store: Op
     assert order("a", 1) == order("b", 1) != order("c", 2)
 
 
-def _search(store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 7) -> list[Any]:
+def _search(
+    store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 7
+) -> list[Any]:
     """Trials one after the other, always one of them under way; halfway a crash may come."""
     while len(store.of("search", ARM)) < upto:
         if crash and len(store.of("search", ARM)) == at:
@@ -259,7 +282,12 @@ def _search(store: Store, upto: int, crash: Callable[[Store], Store] | None = No
         record = store.propose(ARM)
         for r in store.of("search", ARM)[:-1]:
             if r.state == "running":
-                _run(store, r, "pruned" if r.number % 3 == 1 else "complete", 4 if r.number % 3 == 1 else 8)
+                _run(
+                    store,
+                    r,
+                    "pruned" if r.number % 3 == 1 else "complete",
+                    4 if r.number % 3 == 1 else 8,
+                )
         store.report(record.name, _report(2, _loss(record.number)))
     _agree(store)
     return [r.params for r in store.of("search", ARM)]
@@ -274,7 +302,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return proposals
 
 
-def test_reopened_search_proposes_what_an_unbroken_one_does(open_store: Open, unbroken: list[Any]) -> None:
+def test_reopened_search_proposes_what_an_unbroken_one_does(
+    open_store: Open, unbroken: list[Any]
+) -> None:
     assert _search(open_store(), 10, lambda _: open_store()) == unbroken
 
 
@@ -303,7 +333,12 @@ def test_crash_before_a_proposal_is_written_down(
         # what follows a proposal in `_search`
         for r in store.of("search", ARM)[:-1]:
             if r.state == "running":
-                _run(store, r, "pruned" if r.number % 3 == 1 else "complete", 4 if r.number % 3 == 1 else 8)
+                _run(
+                    store,
+                    r,
+                    "pruned" if r.number % 3 == 1 else "complete",
+                    4 if r.number % 3 == 1 else 8,
+                )
         store.report(store.of("search", ARM)[-1].name, _report(2, _loss(at)))
         return store
 
@@ -323,7 +358,9 @@ def test_crash_between_queueing_and_asking(
     assert [store.propose(ARM).params for _ in range(2)] == unbroken[:2]
 
 
-def test_crash_before_optuna_hears_a_report(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_before_optuna_hears_a_report(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store()
     name = store.propose(ARM).name
     store.report(name, _report(2, 3.5))
@@ -338,7 +375,9 @@ def test_crash_before_optuna_hears_a_report(open_store: Open, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("state", ["complete", "pruned", "diverged", "failed"])
-def test_crash_before_optuna_hears_the_end(open_store: Open, monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+def test_crash_before_optuna_hears_the_end(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
     store = open_store()
     record = store.propose(ARM)
     monkeypatch.setattr(Store, "_tell_optuna", lambda *_: None)
@@ -382,7 +421,10 @@ def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> Non
     open_store().close()
     with pytest.raises(InputError, match=r"block_size was 128, now 64") as caught:
         open_store(block_size=64, seed=3, trials=40)
-    assert [p.split(": ")[-1] for p in caught.value.problems[:2]] == ["block_size was 128, now 64", "seed was 0, now 3"]
+    assert [p.split(": ")[-1] for p in caught.value.problems[:2]] == [
+        "block_size was 128, now 64",
+        "seed was 0, now 3",
+    ]
     assert "--name" in caught.value.problems[-1]
     assert len(caught.value.problems) == 3
     open_store().close()  # a refusal lets go of the folder
@@ -392,7 +434,10 @@ def test_edited_study_is_refused_with_the_changed_field_of_an_arm(open_store: Op
     open_store().close()
     arms = json.loads(json.dumps(VALUES["arms"]))
     arms[ARM]["space"]["num_buckets"]["choice"] = [8, 32]
-    with pytest.raises(InputError, match=r"arms\.learnable\.space\.num_buckets\.choice was \[8, 16\], now \[8, 32\]"):
+    with pytest.raises(
+        InputError,
+        match=r"arms\.learnable\.space\.num_buckets\.choice was \[8, 16\], now \[8, 32\]",
+    ):
         open_store(arms=arms)
 
 
@@ -404,7 +449,9 @@ def test_more_trials_seeds_and_other_words_are_accepted(open_store: Open) -> Non
 
 
 @pytest.mark.parametrize(("field", "fewer"), [("trials", 11), ("seeds", 2)])
-def test_fewer_trials_or_seeds_are_refused_and_nothing_is_rewritten(open_store: Open, field: str, fewer: int) -> None:
+def test_fewer_trials_or_seeds_are_refused_and_nothing_is_rewritten(
+    open_store: Open, field: str, fewer: int
+) -> None:
     store = open_store()
     before = (store.folder / "study.json").read_bytes()
     with pytest.raises(InputError, match=f"{field} was .*, now {fewer}; what has been run stays"):
@@ -419,11 +466,11 @@ def test_second_store_in_this_process_is_refused(open_store: Open) -> None:
 
 
 def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path: Path) -> None:
-    hold = (
-        "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); print('held', flush=True); input()"
-    )
+    hold = "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); print('held', flush=True); input()"
     command = [sys.executable, "-c", hold, str(tmp_path / "try" / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         began = time.monotonic()
@@ -445,7 +492,9 @@ def test_lost_file_is_an_error_naming_it(open_store: Open, lost: str) -> None:
         open_store()
 
 
-def test_paths_are_the_same_from_any_folder(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_the_same_from_any_folder(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("words")
     open_store(data="text.txt")

@@ -25,7 +25,11 @@ from studies.trials.store import Store
 
 pytestmark = pytest.mark.timeout(600)
 
-READERS = ("status", "export", "open")  # what reads the trials; "open" is how `run` and `extend` begin
+READERS = (
+    "status",
+    "export",
+    "open",
+)  # what reads the trials; "open" is how `run` and `extend` begin
 OPEN = ("open",)
 RESULTS = ("report", "export")
 Damage = Callable[[Path], object]
@@ -53,7 +57,11 @@ class Copy:
         Store(self.folder, Study.from_dict({**stored, "trials": stored["trials"] + 1})).close()
 
     def content(self) -> dict[str, bytes]:
-        return {str(p): p.read_bytes() for p in self.storage.rglob("*") if p.is_file() and p.name != "lock"}
+        return {
+            str(p): p.read_bytes()
+            for p in self.storage.rglob("*")
+            if p.is_file() and p.name != "lock"
+        }
 
 
 @pytest.fixture
@@ -122,7 +130,12 @@ def swap_with(other_trial: str) -> Damage:
 
 
 DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
-    ("results.json", put(b'{"study": "x"'), RESULTS, "is damaged (no JSON: Expecting ',' delimiter); delete it: `"),
+    (
+        "results.json",
+        put(b'{"study": "x"'),
+        RESULTS,
+        "is damaged (no JSON: Expecting ',' delimiter); delete it: `",
+    ),
     ("results.json", put(b"{}"), RESULTS, "is damaged (no field 'arms')"),
     ("results.json", put(b"[]"), RESULTS, "is damaged (all of it can't be [])"),
     ("results.json", put(b"\xff"), RESULTS, "is damaged (no UTF-8)"),
@@ -139,18 +152,48 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
     (TRIAL, other_digit(b'"learning_rate": '), READERS, SUM),
     (TRIAL, change(name="fixed-0009"), READERS, "is damaged (it is of trial 'fixed-0009')"),
     (TRIAL, lose, READERS, "is missing"),
-    (LINES, put(b'{"step": 2}\ngarbage\n{"step": 4}\n'), READERS, "is damaged (no JSON: Expecting value)"),
+    (
+        LINES,
+        put(b'{"step": 2}\ngarbage\n{"step": 4}\n'),
+        READERS,
+        "is damaged (no JSON: Expecting value)",
+    ),
     (LINES, put(b'{"step": "2"}\n'), READERS, "is damaged (step can't be '2')"),
     (LINES, put(b"[]\n"), READERS, "is damaged (all of it can't be [])"),
     (LINES, put(b"\xff\xfe\n"), READERS, "is damaged (no UTF-8)"),
     (LINES, lose, READERS, "is missing; restore it from a backup"),
     (LINES, put(b""), READERS, "is damaged (it is empty, though the trial is complete)"),
-    (LINES, cut_last_line, READERS, "is damaged (its last report is lost, though the trial is complete)"),
-    (LINES, other_digit(b'"eval/nll": '), READERS, "is damaged (the checksum of line 1 does not match"),
+    (
+        LINES,
+        cut_last_line,
+        READERS,
+        "is damaged (its last report is lost, though the trial is complete)",
+    ),
+    (
+        LINES,
+        other_digit(b'"eval/nll": '),
+        READERS,
+        "is damaged (the checksum of line 1 does not match",
+    ),
     (LINES, swap_with("fixed-0001"), READERS, "is damaged (the checksum of line 1 does not match"),
-    (RUN + "reports.jsonl", lose, READERS, "is missing; restore it from a backup, or delete the folder"),
-    (RUN + "reports.jsonl", other_digit(b'"test/nll": '), READERS, "is damaged (the checksum of line 4 does not"),
-    (NPY, put(b"garbage" * 9), OPEN, "is damaged (its checksum is not the one that reports.jsonl holds); restore"),
+    (
+        RUN + "reports.jsonl",
+        lose,
+        READERS,
+        "is missing; restore it from a backup, or delete the folder",
+    ),
+    (
+        RUN + "reports.jsonl",
+        other_digit(b'"test/nll": '),
+        READERS,
+        "is damaged (the checksum of line 4 does not",
+    ),
+    (
+        NPY,
+        put(b"garbage" * 9),
+        OPEN,
+        "is damaged (its checksum is not the one that reports.jsonl holds); restore",
+    ),
     (NPY, put(b""), OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
     (NPY, flip_bit, OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
     (NPY, lose, OPEN, "is missing; restore it from a backup, or delete the folder"),
@@ -168,16 +211,25 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "commands", "problem"), DAMAGES, ids=[f"{d[0]}-{i}" for i, d in enumerate(DAMAGES)]
+    ("file", "damage", "commands", "problem"),
+    DAMAGES,
+    ids=[f"{d[0]}-{i}" for i, d in enumerate(DAMAGES)],
 )
 def test_damaged_file_is_named_and_nothing_is_written(
-    copy: Copy, capsys: pytest.CaptureFixture[str], file: str, damage: Damage, commands: tuple[str, ...], problem: str
+    copy: Copy,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    damage: Damage,
+    commands: tuple[str, ...],
+    problem: str,
 ) -> None:
     damage(copy.path(file))
     before = copy.content()
     for command in commands:
         if command == "open":
-            with pytest.raises(InputError, match=r"restore it from a backup|delete|remove it") as raised:
+            with pytest.raises(
+                InputError, match=r"restore it from a backup|delete|remove it"
+            ) as raised:
                 copy.open()
             said = raised.value.problems
         else:
@@ -185,12 +237,16 @@ def test_damaged_file_is_named_and_nothing_is_written(
             out, err = capsys.readouterr()
             assert out == ""
             said = [line.removeprefix("hylorada: ") for line in err.splitlines()]
-        assert [line[: len(f"{copy.path(file)} {problem}")] for line in said] == [f"{copy.path(file)} {problem}"]
+        assert [line[: len(f"{copy.path(file)} {problem}")] for line in said] == [
+            f"{copy.path(file)} {problem}"
+        ]
     assert copy.content() == before
 
 
 @pytest.mark.parametrize("command", ["status", "export"])
-def test_lost_trials_are_named(copy: Copy, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_lost_trials_are_named(
+    copy: Copy, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     shutil.rmtree(copy.folder / "trials")
     assert copy.run(command) == 2
     out, err = capsys.readouterr()
@@ -203,7 +259,9 @@ def test_lost_trials_are_named(copy: Copy, capsys: pytest.CaptureFixture[str], c
     ]
 
 
-def test_report_needs_nothing_but_the_results(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_needs_nothing_but_the_results(
+    copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(copy.folder / "trials")
     assert copy.run("report") == 0
     assert capsys.readouterr().err == ""
@@ -229,7 +287,10 @@ def test_folder_of_an_earlier_version_takes_a_new_fingerprint_and_keeps_to_it(co
     store = Store(copy.folder, stored)
     try:
         store.bind_inputs({**before, "model_config_fingerprint": "new"})
-        assert json.loads(path.read_text()).items() > {**before, "model_config_fingerprint": "new"}.items()
+        assert (
+            json.loads(path.read_text()).items()
+            > {**before, "model_config_fingerprint": "new"}.items()
+        )
         with pytest.raises(InputError, match="model_config_fingerprint was new, now other"):
             store.bind_inputs({**before, "model_config_fingerprint": "other"})
     finally:
@@ -237,24 +298,35 @@ def test_folder_of_an_earlier_version_takes_a_new_fingerprint_and_keeps_to_it(co
 
 
 @pytest.mark.parametrize("field", ["trials", "seeds", "definition"])
-def test_study_that_lacks_a_field_is_damaged(copy: Copy, capsys: pytest.CaptureFixture[str], field: str) -> None:
+def test_study_that_lacks_a_field_is_damaged(
+    copy: Copy, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
     path = copy.folder / "study.json"
     values = json.loads(path.read_text())
     del values[field], values["seal"]
     path.write_text(json.dumps(values))
     assert copy.run("extend") == 2
-    assert capsys.readouterr().err == f"hylorada: {path} is damaged (no field {field!r}); restore it from a backup\n"
+    assert (
+        capsys.readouterr().err
+        == f"hylorada: {path} is damaged (no field {field!r}); restore it from a backup\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("mlflow.db", b"garbage" * 100, r"mlflow\.db is damaged \(no SQLite database\); restore it"),
+        (
+            "mlflow.db",
+            b"garbage" * 100,
+            r"mlflow\.db is damaged \(no SQLite database\); restore it",
+        ),
         ("cache", b"", "cache is a file, must be a folder; remove it"),
         ("studies", b"", "studies is a file, must be a folder; remove it"),
     ],
 )
-def test_storage_is_looked_at_before_a_study(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_storage_is_looked_at_before_a_study(
+    tmp_path: Path, name: str, content: bytes, problem: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=problem):
         _check_storage(Options(storage=tmp_path))
@@ -275,7 +347,9 @@ def test_lost_figures_of_the_base_are_measured_again(tmp_path: Path, content: by
 
 
 @pytest.mark.parametrize("command", ["status", "report"])
-def test_closed_streams_are_as_nowhere(copy: Copy, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_closed_streams_are_as_nowhere(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     assert copy.run(command) == 0
@@ -296,7 +370,14 @@ def test_output_that_cannot_be_written_is_told_in_a_line(
 
 @pytest.mark.parametrize("command", ["status", "report"])
 def test_pipe_that_nobody_reads_ends_a_command_well(copy: Copy, command: str) -> None:
-    arguments = [sys.executable, "-m", "studies.cli.main", command, copy.name, f"--storage={copy.storage}"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "studies.cli.main",
+        command,
+        copy.name,
+        f"--storage={copy.storage}",
+    ]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -22,4 +22,10 @@ def test_thousands_of_mutations(tmp_path: Path) -> None:
     found = list(campaign(tmp_path, 2400))
     print(table(found))
     assert [f for f in found if f.outcome == "wrong"] == []
-    assert {f.file for f in found} >= {"trial.json", "reports.jsonl", "test_block_nll.npy", "optuna.db", "results.json"}
+    assert {f.file for f in found} >= {
+        "trial.json",
+        "reports.jsonl",
+        "test_block_nll.npy",
+        "optuna.db",
+        "results.json",
+    }

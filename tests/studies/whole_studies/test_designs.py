@@ -38,7 +38,11 @@ STUDY: dict[str, Any] = {
 
 def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
     (tmp_path / "designs.yaml").write_text(yaml.safe_dump(STUDY))
-    arguments = (f"--config={tmp_path / 'designs.yaml'}", f"--model={toy_model}", f"--storage={tmp_path / 'runs'}")
+    arguments = (
+        f"--config={tmp_path / 'designs.yaml'}",
+        f"--model={toy_model}",
+        f"--storage={tmp_path / 'runs'}",
+    )
     done = run_cli("run", "--name=designs", *arguments)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "studies" / "designs"
@@ -62,30 +66,52 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
 
 def test_file_of_another_definition_is_refused(tmp_path: Path) -> None:
     (tmp_path / "designs.yaml").write_text(yaml.safe_dump(STUDY))
-    done = run_cli("run", "learnable_bucketing", f"--config={tmp_path / 'designs.yaml'}", f"--storage={tmp_path}")
+    done = run_cli(
+        "run",
+        "learnable_bucketing",
+        f"--config={tmp_path / 'designs.yaml'}",
+        f"--storage={tmp_path}",
+    )
     assert done.code == 2
     assert "is of definition 'designs', the study asked for is of 'learnable_bucketing'" in done.err
 
 
-def test_design_that_does_not_fit_the_bucketing_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_design_that_does_not_fit_the_bucketing_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     done = run_cli(
-        "run", "learnable_bucketing", "--set=defaults.landmark_design=attention", f"--storage={tmp_path / 'runs'}"
+        "run",
+        "learnable_bucketing",
+        "--set=defaults.landmark_design=attention",
+        f"--storage={tmp_path / 'runs'}",
     )
     assert done.code == 2
-    assert "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'" in done.err
+    assert (
+        "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'"
+        in done.err
+    )
     assert "Traceback" not in done.err
     assert not (tmp_path / "runs").exists()
 
 
 def test_automatic_bucketing_is_decided_once_for_a_study(tmp_path: Path) -> None:
-    arms = {"held": {"config": {}, "space": {}}, "free": {"config": {"landmark_bucketing": "learnable"}, "space": {}}}
+    arms = {
+        "held": {"config": {}, "space": {}},
+        "free": {"config": {"landmark_bucketing": "learnable"}, "space": {}},
+    }
     (tmp_path / "study.json").write_text(json.dumps({"defaults": {}, "arms": arms}))
 
     def decide(high: float) -> Study:
         comparison = {"arm": "free", "reference": "held", "high": high, "p_holm": 0.01}
         (tmp_path / "results.json").write_text(json.dumps({"comparisons": [comparison]}))
-        values = {**STUDY, "name": "x", "defaults": {**STUDY["defaults"], "bucketing_study": str(tmp_path)}}
-        return Study.from_dict(values | {"arms": {**STUDY["arms"], "auto": {"config": {"landmark_bucketing": "auto"}}}})
+        values = {
+            **STUDY,
+            "name": "x",
+            "defaults": {**STUDY["defaults"], "bucketing_study": str(tmp_path)},
+        }
+        return Study.from_dict(
+            values | {"arms": {**STUDY["arms"], "auto": {"config": {"landmark_bucketing": "auto"}}}}
+        )
 
     first, second = decide(-0.1), decide(0.1)
     assert first.arms["auto"].config["landmark_bucketing"] == "learnable"

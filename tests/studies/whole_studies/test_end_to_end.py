@@ -27,7 +27,9 @@ def runs(study: FinishedStudy) -> tuple[Run, dict[str, Run]]:
     assert experiment is not None
     found = client.search_runs([experiment.experiment_id], max_results=1000)
     parents = [r for r in found if "mlflow.parentRunId" not in r.data.tags]
-    children = {r.data.tags["mlflow.runName"]: r for r in found if "mlflow.parentRunId" in r.data.tags}
+    children = {
+        r.data.tags["mlflow.runName"]: r for r in found if "mlflow.parentRunId" in r.data.tags
+    }
     assert len(parents) == 1
     assert len(children) == len(found) - 1
     return parents[0], children
@@ -44,7 +46,12 @@ def test_run_prints_table_and_verdict(finished: FinishedStudy) -> None:
 
 def test_report_says_why_it_came_out_so(finished: FinishedStudy) -> None:
     page = (finished.folder / "report.html").read_text("utf-8")
-    for title in ("Tuning", "Which parameters matter", "Boundaries of learnable", "Landmarks of fixed"):
+    for title in (
+        "Tuning",
+        "Which parameters matter",
+        "Boundaries of learnable",
+        "Landmarks of fixed",
+    ):
         assert f"<h3>{title}</h3>" in page
     assert "Landmarks of baseline" not in page
 
@@ -53,18 +60,27 @@ def test_run_decides_automatic_bucketing(finished: FinishedStudy) -> None:
     results = read_results(finished.folder / "results.json")
     main = next(c for c in results.comparisons if (c.arm, c.reference) == ("learnable", "fixed"))
     config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(finished.folder))
-    assert config.landmark_bucketing == ("learnable" if main.p_holm < 0.05 and main.high < 0 else "fixed")
+    assert config.landmark_bucketing == (
+        "learnable" if main.p_holm < 0.05 and main.high < 0 else "fixed"
+    )
 
 
 def test_run_gives_each_arm_the_same_budget(finished: FinishedStudy) -> None:
     trials = read_trials(finished.folder)
     for stage, count in (("search", 4), ("confirm", 2)):
         by_arm = [
-            sum(t["arm"] == a and t["stage"] == stage for t in trials) for a in ("baseline", "fixed", "learnable")
+            sum(t["arm"] == a and t["stage"] == stage for t in trials)
+            for a in ("baseline", "fixed", "learnable")
         ]
         assert by_arm == [count] * 3
-    seeds = {(t["arm"], t["number"]): (t["seed"], t["data_seed"]) for t in trials if t["stage"] == "confirm"}
-    assert seeds["baseline", 0] == seeds["fixed", 0] == seeds["learnable", 0] != seeds["learnable", 1]
+    seeds = {
+        (t["arm"], t["number"]): (t["seed"], t["data_seed"])
+        for t in trials
+        if t["stage"] == "confirm"
+    }
+    assert (
+        seeds["baseline", 0] == seeds["fixed", 0] == seeds["learnable", 0] != seeds["learnable", 1]
+    )
 
 
 def test_run_mlflow_statuses_are_truthful(finished: FinishedStudy) -> None:
@@ -85,7 +101,9 @@ def test_run_mlflow_holds_ppl_and_every_boundary_as_series(finished: FinishedStu
         record = read_record(finished.folder / "trials" / name / "trial.json")
         series = client.get_metric_history(child.info.run_id, "eval/ppl")
         assert [m.step for m in series] == [r.step for r in record.reports]
-        assert [m.value for m in series] == [math.exp(r.metrics["eval/nll"]) for r in record.reports]
+        assert [m.value for m in series] == [
+            math.exp(r.metrics["eval/nll"]) for r in record.reports
+        ]
         boundaries = sorted(m for m in child.data.metrics if m.startswith("boundary/0"))
         wanted = record.adapter["num_buckets"] - 1 if record.arm == "learnable" else 0
         assert boundaries == [f"boundary/{i:03d}" for i in range(1, wanted + 1)]
@@ -99,10 +117,14 @@ def test_run_optuna_states_are_truthful(finished: FinishedStudy) -> None:
     storage = f"sqlite:///{finished.folder / 'optuna.db'}"
     for arm in ("baseline", "fixed", "learnable"):
         for trial in optuna.load_study(study_name=arm, storage=storage).trials:
-            record = read_record(finished.folder / "trials" / f"{arm}-{trial.number:04d}" / "trial.json")
+            record = read_record(
+                finished.folder / "trials" / f"{arm}-{trial.number:04d}" / "trial.json"
+            )
             assert trial.state.name == wanted[record.state]
             assert trial.params == record.params
-            assert trial.intermediate_values == {r.step: r.metrics["eval/nll"] for r in record.reports}
+            assert trial.intermediate_values == {
+                r.step: r.metrics["eval/nll"] for r in record.reports
+            }
 
 
 def test_run_applies_every_proposed_parameter(finished: FinishedStudy) -> None:
@@ -115,7 +137,9 @@ def test_run_applies_every_proposed_parameter(finished: FinishedStudy) -> None:
         assert live.keys() == proposed.keys()
         for key, value in live.items():
             assert (
-                applied[key] == pytest.approx(value, rel=1e-12) if isinstance(value, float) else applied[key] == value
+                applied[key] == pytest.approx(value, rel=1e-12)
+                if isinstance(value, float)
+                else applied[key] == value
             )
         shown = children[trial["name"]].data.params
         assert {k: shown[k] for k in proposed} == {k: str(v) for k, v in proposed.items()}
@@ -140,7 +164,9 @@ def test_report_and_status_speak_of_the_finished_study(finished: FinishedStudy) 
     stored = json.loads((finished.folder / "results.json").read_text())
     assert json.loads(report.out) == {k: v for k, v in stored.items() if k != "seal"}
     status = run_cli("status", finished.name, f"--storage={finished.storage}", "--json")
-    assert {t["name"] for t in json.loads(status.out)} == {t["name"] for t in read_trials(finished.folder)}
+    assert {t["name"] for t in json.loads(status.out)} == {
+        t["name"] for t in read_trials(finished.folder)
+    }
 
 
 def test_run_again_repeats_nothing(finished: FinishedStudy, toy_model: str) -> None:

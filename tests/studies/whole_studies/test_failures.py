@@ -21,7 +21,9 @@ def _break(folder: Path, *trials: str) -> None:
 
 
 def _run(command: str, model: str, storage: Path, *options: str) -> Done:
-    return run_cli(command, "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options)
+    return run_cli(
+        command, "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options
+    )
 
 
 def _error_lines(done: Done) -> list[str]:
@@ -30,7 +32,9 @@ def _error_lines(done: Done) -> list[str]:
 
 
 @pytest.mark.faults
-def test_study_in_which_everything_fails_says_why_in_one_screen(toy_model: str, tmp_path: Path) -> None:
+def test_study_in_which_everything_fails_says_why_in_one_screen(
+    toy_model: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "studies" / "learnable_bucketing"
     names = [f"{arm}-000{i}" for arm in ("baseline", "fixed", "learnable") for i in (0, 1)]
     _break(folder, *names)
@@ -38,7 +42,9 @@ def test_study_in_which_everything_fails_says_why_in_one_screen(toy_model: str, 
     assert done.code == 3
     assert len((done.out + done.err).splitlines()) < 50
     assert done.err.count("Traceback") + done.err.count("ray::Host") == 1  # the first, in full
-    told = re.search(r"(\S+) failed: IsADirectoryError: \[Errno 21\] Is a directory: '(.+)/checkpoint", done.err)
+    told = re.search(
+        r"(\S+) failed: IsADirectoryError: \[Errno 21\] Is a directory: '(.+)/checkpoint", done.err
+    )
     assert told is not None  # any trial of the pack may be told first
     assert told[1] in names
     log = folder / "trials" / told[1] / "error.txt"
@@ -47,7 +53,9 @@ def test_study_in_which_everything_fails_says_why_in_one_screen(toy_model: str, 
     counts, reason = _error_lines(done)
     assert counts == "hylorada: 6 failed"
     assert reason.startswith("hylorada: 6 failed: IsADirectoryError")
-    assert reason.endswith(f"(first baseline-0000, log: {folder / 'trials' / 'baseline-0000' / 'error.txt'})")
+    assert reason.endswith(
+        f"(first baseline-0000, log: {folder / 'trials' / 'baseline-0000' / 'error.txt'})"
+    )
     assert "note: arm 'fixed' has no finished trial with a finite eval/ppl (2 failed)" in done.out
 
 
@@ -67,13 +75,17 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     report = run_cli("report", "learnable_bucketing", f"--storage={after}")
     assert (report.code, report.err.count("this is what it had found before")) == (0, 1)
     first = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
-    extended = run_cli("extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3")
+    extended = run_cli(
+        "extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3"
+    )
     assert extended.code == 3  # that trial has crashed
     assert not before.exists()
     found = outcome(after, "learnable_bucketing")
     assert Counter(t["stage"] for t in found.trials.values())["search"] == 9
     assert [arm["seeds"] for arm in found.results["arms"]] == [[0, 1, 2]] * 3
-    assert {name: found.trials[name]["state"] for name in trials} == {n: t["state"] for n, t in trials.items()}
+    assert {name: found.trials[name]["state"] for name in trials} == {
+        n: t["state"] for n, t in trials.items()
+    }
     assert found.mlflow.keys() == found.trials.keys() | {"learnable_bucketing"}
     assert found.mlflow["fixed-0001"][0] == "FAILED"
     assert (after / "artifacts" / "learnable_bucketing").is_dir()
@@ -83,13 +95,20 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     now = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
     assert now["earlier"] == [first["verdict"]]
     assert "the test split has given 1 earlier verdict before this one" in extended.out
-    again = run_cli("extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3")
+    again = run_cli(
+        "extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3"
+    )
     assert again.out == extended.out  # nothing to do, and nothing new is read
 
 
 def test_extend_asks_by_what(tmp_path: Path) -> None:
     (tmp_path / "studies" / "a").mkdir(parents=True)
-    (tmp_path / "studies" / "a" / "study.json").write_text(json.dumps({"definition": "a", "trials": 4, "seeds": 2}))
+    (tmp_path / "studies" / "a" / "study.json").write_text(
+        json.dumps({"definition": "a", "trials": 4, "seeds": 2})
+    )
     done = run_cli("extend", "a", f"--storage={tmp_path}")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) or --seeds (now 2)\n"
+    assert (
+        done.err
+        == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) or --seeds (now 2)\n"
+    )

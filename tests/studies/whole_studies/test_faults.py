@@ -26,7 +26,9 @@ def _check_status(broken: Broken) -> None:
     if broken.steps():
         status = run_cli("status", broken.folder.name, f"--storage={broken.storage}")
         assert (status.code, len(status.err.splitlines())) == (0, 1)
-        assert re.fullmatch(r"hylorada: closed \d+ MLflow runs that a process left running\n", status.err)
+        assert re.fullmatch(
+            r"hylorada: closed \d+ MLflow runs that a process left running\n", status.err
+        )
 
 
 def _run_out_of_disk(broken: Broken) -> None:
@@ -55,10 +57,14 @@ def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) ->
         assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
 
 
-def test_searches_added_under_kills_equal_those_had_from_the_start(toy_model: str, tmp_path: Path) -> None:
+def test_searches_added_under_kills_equal_those_had_from_the_start(
+    toy_model: str, tmp_path: Path
+) -> None:
     """Three searches, finalists, a profile: two of them run, then one more by ``resolve``, both broken off."""
     whole = _unbroken(toy_model, tmp_path, (*REPLICATED, "--searches=3"))
-    broken = Broken(tmp_path / "broken", toy_model, (*REPLICATED, "--searches=2"), random.Random(4), [])
+    broken = Broken(
+        tmp_path / "broken", toy_model, (*REPLICATED, "--searches=2"), random.Random(4), []
+    )
     broken.break_off("driver")
     broken.run_to_the_end()
     broken.resolving = True
@@ -68,7 +74,9 @@ def test_searches_added_under_kills_equal_those_had_from_the_start(toy_model: st
     assert found.trials == expected.trials
     assert found.optuna == expected.optuna
     assert found.results["arms"] == expected.results["arms"]
-    for ours, theirs in zip(found.results["comparisons"], expected.results["comparisons"], strict=True):
+    for ours, theirs in zip(
+        found.results["comparisons"], expected.results["comparisons"], strict=True
+    ):
         assert (ours["searches"], ours["by_search"]) == (3, theirs["by_search"])
         # it has looked at two searches and at three, which share 5 %; the other study has looked once
         assert (ours["level"], theirs["level"]) == (pytest.approx(0.0275, abs=1e-3), 0.05)

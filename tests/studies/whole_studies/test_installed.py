@@ -32,15 +32,21 @@ def shadow(tmp_path: Path) -> Path:
     return folder
 
 
-def run(command: list[str], folder: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], folder: Path, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {} if path is None else {"PYTHONPATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
 
 
 @pytest.mark.parametrize("path", [None, ".", "{folder}", "{folder}/none:.:", "../mine"])
 def test_command_imports_what_is_installed(path: str | None, shadow: Path) -> None:
-    done = run([str(SCRIPT), "show", "learnable_bucketing"], shadow, path and path.format(folder=shadow))
+    done = run(
+        [str(SCRIPT), "show", "learnable_bucketing"], shadow, path and path.format(folder=shadow)
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("definition: learnable_bucketing\n")
 
@@ -51,15 +57,30 @@ def test_pythonpath_adds_modules_and_replaces_none(shadow: Path) -> None:
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines()[:2]:
         mine, yaml = line.split()
-        assert (mine, Path(yaml).parts[-3:-1]) == (str(shadow / "mine.py"), ("site-packages", "yaml"))
+        assert (mine, Path(yaml).parts[-3:-1]) == (
+            str(shadow / "mine.py"),
+            ("site-packages", "yaml"),
+        )
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [None, "."])
-def test_study_runs_beside_a_folder_named_studies(path: str | None, shadow: Path, toy_model: str) -> None:
-    place = [f"--model={toy_model}", "--storage=runs", "--set=defaults.max_steps=4", "--trials=1", "--seeds=1"]
-    small = [option for option in SMALL if not option.startswith(("--trials", "--seeds", "--set=defaults.max_steps"))]
+def test_study_runs_beside_a_folder_named_studies(
+    path: str | None, shadow: Path, toy_model: str
+) -> None:
+    place = [
+        f"--model={toy_model}",
+        "--storage=runs",
+        "--set=defaults.max_steps=4",
+        "--trials=1",
+        "--seeds=1",
+    ]
+    small = [
+        option
+        for option in SMALL
+        if not option.startswith(("--trials", "--seeds", "--set=defaults.max_steps"))
+    ]
     done = run([str(SCRIPT), "run", "learnable_bucketing", *place, *small], shadow, path)
     assert done.returncode == 0, done.stderr
     assert "too" not in done.stderr

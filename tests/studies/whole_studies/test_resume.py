@@ -31,9 +31,14 @@ def command(model: str, storage: Path) -> list[str]:
 
 def ended(folder: Path) -> dict[str, Any]:
     """Finished trials with the time at which they were last written."""
-    paths = {t["name"]: folder / "trials" / t["name"] for t in read_trials(folder) if t["state"] != "running"}
+    paths = {
+        t["name"]: folder / "trials" / t["name"]
+        for t in read_trials(folder)
+        if t["state"] != "running"
+    }
     return {
-        name: ((p / "trial.json").stat().st_mtime_ns, (p / "reports.jsonl").read_text()) for name, p in paths.items()
+        name: ((p / "trial.json").stat().st_mtime_ns, (p / "reports.jsonl").read_text())
+        for name, p in paths.items()
     }
 
 
@@ -41,7 +46,9 @@ def stop(process: Command, folder: Path, trials: int, signals: Sequence[signal.S
     """Send signals once so many trials have ended; what it says. No process of it stays."""
     wait_until(lambda: len(ended(folder)) >= trials or process.poll() is not None, 300)
     for number in signals:
-        os.killpg(process.pid, number)  # a terminal's Ctrl-C and a batch system's SIGTERM reach the whole group
+        os.killpg(
+            process.pid, number
+        )  # a terminal's Ctrl-C and a batch system's SIGTERM reach the whole group
         time.sleep(0.3)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -54,10 +61,14 @@ def mlflow_states(storage: Path) -> set[str]:
     client = MlflowClient(f"sqlite:///{storage / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("learnable_bucketing")
     assert experiment is not None
-    return {run.info.status for run in client.search_runs([experiment.experiment_id], max_results=1000)}
+    return {
+        run.info.status for run in client.search_runs([experiment.experiment_id], max_results=1000)
+    }
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGTERM]], ids=["ctrl_c_twice", "sigterm"])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT] * 2, [signal.SIGTERM]], ids=["ctrl_c_twice", "sigterm"]
+)
 @pytest.mark.parametrize("seconds", [2, 4, 6])
 def test_run_stopped_while_ray_starts_ends_with_it(
     seconds: float, signals: list[signal.Signals], tmp_path: Path
@@ -70,7 +81,9 @@ def test_run_stopped_while_ray_starts_ends_with_it(
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     saved = (tmp_path / "studies" / "learnable_bucketing").exists()
-    early = seconds == 2 and err == "interrupted\n"  # on a busy machine, before it has imported what it needs
+    early = (
+        seconds == 2 and err == "interrupted\n"
+    )  # on a busy machine, before it has imported what it needs
     assert early or err.startswith(
         f"interrupted; {'state saved' if saved else 'nothing to save yet'}. To go on: hylorada run"
     ), err
@@ -100,7 +113,9 @@ def test_uninterrupted_holds_signals_back_and_its_children_out_of_reach() -> Non
             os.kill(os.getpid(), signal.SIGHUP)
             subprocess.run(**arguments)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, "True set()\nFalse set()\n"), done.stderr
 
 
@@ -149,7 +164,12 @@ def test_ray_starts_to_its_end_whichever_thread_takes_the_signal() -> None:
             print(ray.is_initialized())
         stop_ray()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
@@ -174,7 +194,12 @@ def test_devices_end_whenever_they_are_told(tmp_path: Path) -> None:
         import ray
         print(ray.is_initialized())
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 

@@ -58,17 +58,27 @@ def test_search_ends_when_all_points_are_evaluated_and_diverged_ones_are_told(
     assert {t["reason"] for t in wild} == {"non-finite training loss at step 2"}
     assert Counter(t["state"] for t in trials) == {"diverged": 3, "complete": 1 + 3 + 4}
 
-    stored = optuna.load_study(study_name="fixed", storage=f"sqlite:///{folder / 'optuna.db'}").trials
+    stored = optuna.load_study(
+        study_name="fixed", storage=f"sqlite:///{folder / 'optuna.db'}"
+    ).trials
     assert Counter(t.state.name for t in stored) == {"FAIL": 3, "COMPLETE": 3}
     results = json.loads((folder / "results.json").read_text())
-    assert {a["arm"]: a["searched"] for a in results["arms"]}["fixed"] == {"diverged": 3, "complete": 3}
+    assert {a["arm"]: a["searched"] for a in results["arms"]}["fixed"] == {
+        "diverged": 3,
+        "complete": 3,
+    }
 
-    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("track.db")] == ["runs/track.db"]
+    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("track.db")] == [
+        "runs/track.db"
+    ]
     assert not list(tmp_path.rglob("mlflow.db"))
     client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'track.db'}")
     experiment = client.get_experiment_by_name("small")
     assert experiment is not None
-    runs = {r.info.run_id: r.data.tags for r in client.search_runs([experiment.experiment_id], max_results=1000)}
+    runs = {
+        r.info.run_id: r.data.tags
+        for r in client.search_runs([experiment.experiment_id], max_results=1000)
+    }
     parents = {tags.get("mlflow.parentRunId") for tags in runs.values()} - {None}
     assert len(parents) == 1
     assert parents < runs.keys()

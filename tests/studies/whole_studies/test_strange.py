@@ -33,16 +33,39 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     storage, data = tmp_path / "mes études #1 100%", tmp_path / "mes textes é"
     _write_texts(data)
     arguments = [
-        *("run", "learnable_bucketing", "--name=Été n.º 学 e\u0301", f"--model={toy_model}", f"--data={data}"),
-        *(f"--storage={storage}", "--block-size=16", "--trials=1", "--seeds=1", "--seats=1", f"--seed={2**63 - 1}"),
-        *("--set=defaults.max_steps=4", "--set=eval_every=2", "--set=grace_steps=2", "--set=defaults.num_buckets=2"),
-        *("--set=arms.learnable.space.num_buckets=2", "--set=arms.fixed.space.num_buckets.choice=[2]"),
+        *(
+            "run",
+            "learnable_bucketing",
+            "--name=Été n.º 学 e\u0301",
+            f"--model={toy_model}",
+            f"--data={data}",
+        ),
+        *(
+            f"--storage={storage}",
+            "--block-size=16",
+            "--trials=1",
+            "--seeds=1",
+            "--seats=1",
+            f"--seed={2**63 - 1}",
+        ),
+        *(
+            "--set=defaults.max_steps=4",
+            "--set=eval_every=2",
+            "--set=grace_steps=2",
+            "--set=defaults.num_buckets=2",
+        ),
+        *(
+            "--set=arms.learnable.space.num_buckets=2",
+            "--set=arms.fixed.space.num_buckets.choice=[2]",
+        ),
         "--set=arms.fixed.space.num_landmarks=0",
         "--set=arms.baseline.space.target_modules.choice=[[q_proj], [q_proj, v_proj]]",
     ]
     done = run_cli(*arguments)
     assert done.code == 0, done.err
-    assert not [line for line in done.err.splitlines() if re.search("Traceback|Warning|warning:", line)], done.err
+    assert not [
+        line for line in done.err.splitlines() if re.search("Traceback|Warning|warning:", line)
+    ], done.err
     folder = storage / "studies" / "Été n.º 学 e\u0301"
     trials = {t["name"]: t for t in read_trials(folder)}
     assert {t["state"] for t in trials.values()} == {"complete"}
@@ -51,7 +74,9 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     targets = trials["baseline-0000"]["params"]["target_modules"]
     assert targets in (["q_proj"], ["q_proj", "v_proj"])
     assert trials["baseline-0000-at-0000-confirm-00"]["adapter"]["target_modules"] == targets
-    stored = optuna.load_study(study_name="baseline", storage=f"sqlite:///{folder / 'optuna.db'}").trials[0]
+    stored = optuna.load_study(
+        study_name="baseline", storage=f"sqlite:///{folder / 'optuna.db'}"
+    ).trials[0]
     assert json.loads(stored.params["target_modules"]) == targets
     assert len(read_results(folder / "results.json").arms) == 3
     assert (folder / "report.html").exists()
