@@ -1,12 +1,9 @@
 from .adapters.adapter import Adapter
-from .adapters.landmarks import (
-    AttentionIntegratedLandmark,
-    LandmarkLoRA,
-    LearnableBucketLandmark,
-    PerLayerLandmark,
-    PositionAdaptiveLandmark,
-    count_landmark_params,
-)
+from .adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
+from .adapters.landmarks.global_mean import LandmarkLoRA
+from .adapters.landmarks.per_layer import PerLayerLandmark
+from .adapters.landmarks.position_adaptive import LearnableBucketLandmark, PositionAdaptiveLandmark
+from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
 from .config import HyLoRADAConfig, TrainingConfig, field_problems

@@ -11,14 +11,9 @@ from transformers import PreTrainedModel
 
 from hylorada.adapters.attention import check_attention
 from hylorada.adapters.buckets import boundary_penalty
-from hylorada.adapters.landmarks import (
-    AttentionIntegratedLandmark,
-    LandmarkLoRA,
-    LearnableBucketLandmark,
-    PerLayerLandmark,
-    PositionLandmark,
-    build_landmark,
-)
+from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
+from hylorada.adapters.landmarks.position_adaptive import LearnableBucketLandmark
+from hylorada.adapters.landmarks.registry import build_landmark
 from hylorada.adapters.lora import LoRA, PositionBias, initial_magnitude
 from hylorada.base_models.architectures import select_targets
 from hylorada.config import HyLoRADAConfig
@@ -264,24 +259,7 @@ class Adapter(nn.Module):
         }
         shown["use_dora"] = len(self.magnitudes) > 0
         if self.landmark is not None:
-            shown |= {
-                "num_landmarks": self.landmark.num_landmarks,
-                "landmark_design": self.landmark.design,
-            }
-        if isinstance(self.landmark, LandmarkLoRA | PerLayerLandmark):
-            shown["replication_noncausal_pooling"] = self.landmark.noncausal
-        if (
-            isinstance(self.landmark, PerLayerLandmark) and len(self.landmark.gates) > 1
-        ):  # one layer shares either way
-            shown["share_landmarks"] = len(self.landmark.landmarks) == 1
-        if isinstance(self.landmark, PositionLandmark):
-            shown |= {
-                "num_buckets": self.landmark.position_gates.shape[0],
-                "max_positions": self.landmark.max_positions,
-                "landmark_bucketing": "fixed",
-            }
-        if isinstance(self.landmark, LearnableBucketLandmark):
-            shown |= {"temperature": self.landmark.temperature, "landmark_bucketing": "learnable"}
+            shown |= self.landmark.applied()
         return {**self.config.to_dict(), "position_bias": self.position_bias is not None, **shown}
 
     def num_parameters(self) -> int:

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hylorada.adapters.batched_landmarks import HeadMix
+from hylorada.adapters.landmarks.attention_integrated import HeadMix
 from hylorada.errors import InputError
 
 _SUPPORTED = ("sdpa", "eager")

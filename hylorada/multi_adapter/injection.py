@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.batched_landmarks import LayerMix
+from hylorada.adapters.landmarks.per_layer import LayerMix
 from hylorada.errors import InputError
 
 

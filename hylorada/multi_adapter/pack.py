@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter, check_base
 from hylorada.adapters.attention import attention_with_landmarks, check_attention, fill_attention
-from hylorada.adapters.batched_landmarks import (
-    HeadMix,
-    LandmarkT,
-    head_mixes,
-    layer_mixes,
-    mix_at_norm,
-)
 from hylorada.adapters.buckets import Positions
-from hylorada.adapters.landmarks import AttentionIntegratedLandmark, NormLandmark, PerLayerLandmark
+from hylorada.adapters.landmarks.at_norm import NormLandmark, mix_at_norm
+from hylorada.adapters.landmarks.attention_integrated import (
+    AttentionIntegratedLandmark,
+    HeadMix,
+    head_mixes,
+)
+from hylorada.adapters.landmarks.base import LandmarkT
+from hylorada.adapters.landmarks.per_layer import PerLayerLandmark, layer_mixes
 from hylorada.adapters.lora import position_factors, updated_norms, weight_of
 from hylorada.adapters.running_pools import History, Tokens
 from hylorada.base_models.architectures import (

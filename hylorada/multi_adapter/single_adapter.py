@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter
-from hylorada.adapters.landmarks import LandmarkLoRA, PerLayerLandmark
 from hylorada.adapters.running_pools import History
 from hylorada.base_models.architectures import decoder_layers
 from hylorada.errors import InputError
@@ -68,10 +67,7 @@ class Calls:
     def pools(self, *, noncausal: bool) -> bool:
         """Whether landmarks that pool over many tokens are at work, of the causal kind or the other."""
         landmark = self.adapter.landmark if self.enabled else None
-        return (
-            isinstance(landmark, LandmarkLoRA | PerLayerLandmark)
-            and landmark.noncausal == noncausal
-        )
+        return landmark is not None and landmark.num_pools > 0 and landmark.noncausal == noncausal
 
     def _pool_with_cache(self, call: dict[str, Any], use_cache: bool | None) -> bool | None:
         """Whether to return a cache; it must be there before the base makes it where landmarks keep theirs in it."""
@@ -100,9 +96,8 @@ class Calls:
         cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
         history = None
         if cache is not None and self.pools(noncausal=False):
-            history = History(
-                cache, layers, layers if isinstance(self.adapter.landmark, PerLayerLandmark) else 1
-            )
+            assert self.adapter.landmark is not None  # it pools
+            history = History(cache, layers, self.adapter.landmark.num_pools)
         return self.pack.prepare(self.adapters(), positions, mask=pads, history=history)
 
     @contextmanager

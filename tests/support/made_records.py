@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hylorada import Adapter, BatchOrder, HyLoRADAConfig, Seat, TrainingConfig, save_seat
-from hylorada.adapters.landmarks import PositionLandmark
+from hylorada.adapters.landmarks.position_adaptive import PositionLandmark
 from studies.spec.study import Study
 from studies.trials.messages import CHECKPOINT, Report
 from studies.trials.records import Record

@@ -22,7 +22,8 @@ from hylorada import (
     count_landmark_params,
 )
 from hylorada.adapters.buckets import fixed_edges
-from hylorada.adapters.landmarks import PositionLandmark, build_landmark, position_gates
+from hylorada.adapters.landmarks.position_adaptive import PositionLandmark, position_gates
+from hylorada.adapters.landmarks.registry import build_landmark
 
 LENGTH = 16
 

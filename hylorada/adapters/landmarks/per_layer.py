@@ -1,0 +1,155 @@
+"""The ``per_layer`` design: landmarks at the MLP output of each layer, gated by its running maximum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from hylorada.adapters.landmarks.base import Landmark, by_layer, initial_gates, stacked
+from hylorada.adapters.landmarks.base import padding as padding_of
+from hylorada.adapters.running_pools import Tokens
+from hylorada.config import HyLoRADAConfig
+from hylorada.runtime.devices import to_device
+
+
+class PerLayerLandmark(Landmark):
+    """m' = m + scale * softmax(gate(maximum of m so far)) @ landmarks at the MLP output m of each layer.
+
+    Args:
+        num_layers: layers of the base; each has its own gate and scale.
+        hidden_size: d.
+        num_landmarks: L.
+        share_landmarks: one bank of landmarks for all layers.
+        noncausal: take the maximum over the whole block, future tokens included; only to repeat published figures.
+        seed: of the initial gates.
+        dtype: of all parameters.
+    """
+
+    design = "per_layer"
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        num_landmarks: int = 8,
+        share_landmarks: bool = False,
+        noncausal: bool = False,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.noncausal = noncausal
+        banks = 1 if share_landmarks else num_layers
+        self.landmarks = nn.Parameter(torch.zeros(banks, num_landmarks, hidden_size, dtype=dtype))
+        self.gates = initial_gates(
+            num_layers, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype
+        )
+        self.scale = nn.Parameter(torch.ones(num_layers, dtype=dtype))
+
+    @classmethod
+    def build(
+        cls, config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int, dtype: torch.dtype
+    ) -> "PerLayerLandmark":
+        return cls(
+            num_layers=base.num_hidden_layers,
+            hidden_size=base.hidden_size,
+            num_landmarks=config.num_landmarks,
+            share_landmarks=config.share_landmarks,
+            noncausal=config.replication_noncausal_pooling,
+            seed=seed,
+            dtype=dtype,
+        )
+
+    @property
+    def num_pools(self) -> int:
+        return len(self.gates)
+
+    def applied(self) -> dict[str, Any]:
+        shown = {**super().applied(), "replication_noncausal_pooling": self.noncausal}
+        if len(self.gates) > 1:  # with one layer, sharing makes no difference
+            shown["share_landmarks"] = len(self.landmarks) == 1
+        return shown
+
+    @property
+    def num_landmarks(self) -> int:
+        return self.gates.shape[1]
+
+    def forward(self, output: Tensor, layer: int, mask: Tensor | None = None) -> Tensor:
+        """Add the gated landmarks of one layer.
+
+        Args:
+            output: [b, T, d] of the layer's MLP, of any floating dtype.
+            layer: its number.
+            mask: [b, T], 0 at pads.
+
+        Returns:
+            [b, T, d] in the dtype of ``output``.
+        """
+        largest = Tokens(mask).running_maximum(output)
+        pooled = largest[:, -1:] if self.noncausal else largest
+        weights = torch.softmax(pooled.to(self.gates.dtype) @ self.gates[layer].T, dim=-1)
+        bank = self.landmarks[layer if len(self.landmarks) > 1 else 0]
+        return output + (self.scale[layer] * (weights @ bank)).to(output.dtype)
+
+
+@dataclass(eq=False)
+class LayerMix:
+    """Landmarks at the MLP output of one layer. All are tensors of their own, no views (see :class:`Slot`).
+
+    Attributes:
+        gate: [K, L, d].
+        vectors: [K, L, d], scaled.
+        padding: [K, L], -inf at padded landmarks.
+        noncausal: [K], true for seats that pool over the whole block; None without such.
+        rows: b; None takes it from the input.
+        tokens: of the pass.
+        layer: its number.
+    """
+
+    gate: Tensor
+    vectors: Tensor
+    padding: Tensor
+    noncausal: Tensor | None
+    rows: int | None
+    tokens: Tokens
+    layer: int
+
+    def dynamic(self) -> list[tuple[Tensor, int]]:
+        """Tensors and their dimensions that differ from pack to pack: K and L."""
+        found = [(t, i) for t in (self.gate, self.vectors, self.padding) for i in (0, 1)]
+        return found if self.noncausal is None else [*found, (self.noncausal, 0)]
+
+    def add_to(self, output: Tensor) -> Tensor:
+        """[K * b, T, d]"""
+        seats, length, size = self.gate.shape[0], output.shape[1], output.shape[2]
+        rows = output.shape[0] // seats if self.rows is None else self.rows
+        # the layer is not read without need: compiled code would then tell the layers apart
+        index = 0 if self.tokens.history is None else self.layer
+        pooled = self.tokens.running_maximum(output, index=index).view(seats, rows, length, size)
+        if self.noncausal is not None:
+            pooled = torch.where(self.noncausal[:, None, None, None], pooled[:, :, -1:], pooled)
+        logits = torch.bmm(pooled.view(seats, rows * length, size), self.gate.mT)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        weights = torch.softmax(logits + self.padding[:, None], dim=-1)
+        return output + torch.bmm(weights.to(output.dtype), self.vectors).view(output.shape)
+
+
+def layer_mixes(
+    modules: Sequence[PerLayerLandmark | None], dtype: torch.dtype, rows: int | None, tokens: Tokens
+) -> list[LayerMix]:
+    """By layer the landmarks of K seats, in the dtype of the base."""
+    gates = stacked(modules, lambda m: m.gates)  # [K, layers, L, d]
+    vectors = stacked(modules, lambda m: m.scale[:, None, None] * m.landmarks)
+    columns = zip(by_layer(gates.to(dtype)), by_layer(vectors.to(dtype)), strict=True)
+    padding = padding_of(modules, gates)
+    noncausal = None
+    if any(m is not None and m.noncausal for m in modules):
+        noncausal = to_device([m is not None and m.noncausal for m in modules], gates.device)
+    return [
+        LayerMix(gate, bank, padding, noncausal, rows, tokens, layer)
+        for layer, (gate, bank) in enumerate(columns)
+    ]

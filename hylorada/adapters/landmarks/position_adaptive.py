@@ -1,0 +1,250 @@
+"""The ``position_adaptive`` design: gates that depend on the bucket of the position, fixed or learned.
+
+In a pack, a seat with fewer buckets than others is padded: no position lies in a padded bucket.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PretrainedConfig
+
+from hylorada.adapters.buckets import (
+    Positions,
+    fixed_edges,
+    hard_bucket,
+    initial_boundaries,
+    soft_bucket_weights,
+)
+from hylorada.adapters.landmarks.at_norm import NormLandmark
+from hylorada.adapters.landmarks.base import initial_gates
+from hylorada.config import BoundaryInit, BucketSpacing, HyLoRADAConfig
+from hylorada.runtime.devices import column
+from hylorada.runtime.random_streams import stream
+
+
+class PositionLandmark(NormLandmark):
+    """h' = h + scale * softmax(W_bucket(p) @ position_gates + content_gate(h)) @ landmarks, position by position.
+
+    Each position is computed from itself alone, so the design is causal.
+
+    Args:
+        hidden_size: d.
+        num_landmarks: L.
+        num_buckets: B.
+        max_positions: T, the trained block length.
+        seed: of the initial gates.
+        dtype: of all parameters.
+    """
+
+    design = "position_adaptive"
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_landmarks: int,
+        num_buckets: int,
+        max_positions: int,
+        seed: int,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(hidden_size, num_landmarks, seed=seed, dtype=dtype)
+        self.num_buckets = num_buckets
+        self.max_positions = max_positions
+        self.position_gates = initial_gates(
+            num_buckets, num_landmarks, seed=seed, name="position_gates", dtype=dtype
+        )
+
+    @classmethod
+    def build(
+        cls, config: HyLoRADAConfig, base: PretrainedConfig, *, seed: int, dtype: torch.dtype
+    ) -> "PositionLandmark":
+        assert config.max_positions is not None  # an adapter with buckets is refused without it
+        shared: dict[str, Any] = {
+            "hidden_size": base.hidden_size,
+            "num_landmarks": config.num_landmarks,
+            "num_buckets": config.num_buckets,
+            "max_positions": config.max_positions,
+            "seed": seed,
+            "dtype": dtype,
+        }
+        if config.landmark_bucketing == "fixed":
+            return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
+        return LearnableBucketLandmark(
+            temperature=config.temperature, boundary_init=config.boundary_init, **shared
+        )
+
+    @abstractmethod
+    def bucket_weights(self, positions: Tensor) -> Tensor:
+        """Return the weights [..., B] of each position's buckets; they sum to 1."""
+
+    def applied(self) -> dict[str, Any]:
+        return {
+            **super().applied(),
+            "num_buckets": self.position_gates.shape[0],
+            "max_positions": self.max_positions,
+            "landmark_bucketing": "fixed",
+        }
+
+    @classmethod
+    def gate_bias(
+        cls, modules: Sequence[NormLandmark | None], positions: Positions, like: Tensor
+    ) -> Tensor:
+        landmarks = like.shape[-1]
+        buckets = max(m.num_buckets for m in modules if isinstance(m, PositionLandmark))
+        none = like.new_zeros(buckets, landmarks)
+        gates = torch.stack(
+            [_padded_gates(m, none) if isinstance(m, PositionLandmark) else none for m in modules]
+        )
+        return _bucket_weights(modules, buckets, positions, gates) @ gates[:, None]
+
+    def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Add the gated landmarks.
+
+        Args:
+            hidden: [b, T, d], of any floating dtype.
+            positions: [b, T] or [1, T] token positions.
+
+        Returns:
+            [b, T, d] in the dtype of ``hidden``.
+        """
+        return self._mix(
+            hidden, self._content(hidden) + self.bucket_weights(positions) @ self.position_gates
+        )
+
+
+class PositionAdaptiveLandmark(PositionLandmark):
+    """Landmarks gated by fixed buckets ("log" or "linear" spacing); positions beyond T use the last one."""
+
+    edges: Tensor
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_landmarks: int = 8,
+        num_buckets: int = 32,
+        max_positions: int,
+        bucket_spacing: BucketSpacing = "log",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(
+            hidden_size=hidden_size,
+            num_landmarks=num_landmarks,
+            num_buckets=num_buckets,
+            max_positions=max_positions,
+            seed=seed,
+            dtype=dtype,
+        )
+        edges = torch.tensor(fixed_edges(num_buckets, max_positions, bucket_spacing))
+        self.register_buffer("edges", edges, persistent=False)
+        self.edges_key = (num_buckets, max_positions, bucket_spacing)
+
+    def bucket_weights(self, positions: Tensor) -> Tensor:
+        return F.one_hot(hard_bucket(positions, self.edges), self.num_buckets).to(
+            self.position_gates.dtype
+        )
+
+
+class LearnableBucketLandmark(PositionLandmark):
+    """Landmarks gated by soft buckets whose B-1 boundaries are trained (see :func:`soft_bucket_weights`)."""
+
+    start: Tensor
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_landmarks: int = 8,
+        num_buckets: int = 32,
+        max_positions: int,
+        temperature: float = 0.02,
+        boundary_init: BoundaryInit = "log",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(
+            hidden_size=hidden_size,
+            num_landmarks=num_landmarks,
+            num_buckets=num_buckets,
+            max_positions=max_positions,
+            seed=seed,
+            dtype=dtype,
+        )
+        self.temperature = temperature
+        start = initial_boundaries(
+            boundary_init, num_buckets, max_positions, stream(seed, "boundaries"), dtype
+        )
+        self.boundaries = nn.Parameter(start)
+        self.register_buffer("start", start.clone(), persistent=False)
+
+    def bucket_weights(self, positions: Tensor) -> Tensor:
+        return soft_bucket_weights(positions, self.boundaries, self.temperature, self.max_positions)
+
+    def applied(self) -> dict[str, Any]:
+        shown = {"temperature": self.temperature, "landmark_bucketing": "learnable"}
+        return {**super().applied(), **shown}
+
+    @torch.no_grad()
+    def boundary_positions(self) -> Tensor:
+        """Return the sorted boundaries [B-1] in token positions."""
+        return self.boundaries.sort().values * self.max_positions
+
+
+@torch.no_grad()
+def position_gates(
+    config: HyLoRADAConfig, parameters: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the gates of a ``position_adaptive`` adapter as far as they depend on the position alone.
+
+    The content's part, which depends on the hidden states, is taken as zero: softmax(W_bucket(p) @ position_gates).
+
+    Args:
+        config: of the adapter, with ``max_positions`` T.
+        parameters: of the adapter, by name.
+
+    Returns:
+        The weights [T, L] of the landmarks at each position, and the bucket [T] that has the largest weight there.
+    """
+    own = {
+        n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")
+    }
+    base = PretrainedConfig.from_dict({"hidden_size": own["content_gate"].shape[1]})
+    landmark = PositionLandmark.build(config, base, seed=0, dtype=own["content_gate"].dtype)
+    landmark.load_state_dict(own)
+    buckets = landmark.bucket_weights(torch.arange(landmark.max_positions))
+    return torch.softmax(buckets @ landmark.position_gates, dim=-1), buckets.argmax(dim=-1)
+
+
+def _padded_gates(module: PositionLandmark, like: Tensor) -> Tensor:
+    gates = module.position_gates
+    return F.pad(gates, (0, like.shape[1] - gates.shape[1], 0, like.shape[0] - gates.shape[0]))
+
+
+def _bucket_weights(
+    modules: Sequence[NormLandmark | None], buckets: int, positions: Positions, like: Tensor
+) -> Tensor:
+    """Return the weights [K, 1 or b, T, B] of every seat; zeros for a seat without buckets."""
+    soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, LearnableBucketLandmark)]
+    weights: dict[int, Tensor] = {}
+    if soft:
+        boundaries = torch.stack(
+            [F.pad(m.boundaries, (0, buckets - m.num_buckets), value=torch.inf) for _, m in soft]
+        )
+        constants = tuple((m.temperature, float(m.max_positions)) for _, m in soft)
+        temperature, lengths = column(constants, like.dtype, like.device)
+        at = torch.stack([positions.of(k) for k, _ in soft])
+        by_seat = soft_bucket_weights(at, boundaries, temperature, lengths).unbind()
+        weights |= dict(zip((k for k, _ in soft), by_seat, strict=True))
+    for k, module in enumerate(modules):
+        if isinstance(module, PositionAdaptiveLandmark):
+            index = positions.hard(k, module.edges, module.edges_key)
+            weights[k] = F.one_hot(index, buckets).to(like.dtype)
+        elif k not in weights:
+            weights[k] = like.new_zeros(*positions.of(k).shape, buckets)
+    return torch.stack([weights[k] for k in range(len(modules))])
