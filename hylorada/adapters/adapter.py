@@ -23,21 +23,22 @@ from hylorada.runtime.random_streams import derive_seed, stream
 
 
 def check_base(base: object) -> None:
-    """Whether adapters can hang on it at all; whether its kind is supported, its model type says.
+    """Check that adapters can be added to a base of a supported model type.
 
     Raises:
-        InputError: no model of transformers, or one with PEFT's layers in it.
+        InputError: ``base`` is no transformers model, or has PEFT layers in it.
     """
     if not isinstance(base, PreTrainedModel):
         raise InputError(
-            f"base must be a PreTrainedModel of transformers, wrapped in nothing, got {_class_of(base)}"
+            f"base must be an unwrapped PreTrainedModel of transformers, got {_class_of(base)}"
         )
     foreign = sorted(
         {_class_of(m) for m in base.modules() if type(m).__module__.startswith("peft.")}
     )
     if foreign:
         raise InputError(
-            f"base must be free of other adapters, got one with layers of PEFT: {', '.join(foreign)}"
+            "base must be free of other adapters, "
+            f"got one with layers of PEFT: {', '.join(foreign)}"
         )
 
 
@@ -46,27 +47,28 @@ def _class_of(thing: object) -> str:
 
 
 def group_of(name: str, dimensions: int) -> str:
-    """Return the optimizer group of one of an adapter's parameters; see :meth:`Adapter.optimizer_groups`."""
+    """Return the optimizer group of a parameter; see :meth:`Adapter.optimizer_groups`."""
     if name == "landmark.boundaries":
         return "boundaries"
     return "matrices" if dimensions >= 2 else "scalars"
 
 
 class Adapter(nn.Module):
-    """The parameters of one configuration for one base; a :class:`Pack` applies them.
+    """The trainable parameters of one configuration for one base; a :class:`Pack` applies them.
 
-    All parameters are fp32 whatever the base's dtype (fp64 for an fp64 base): in bf16 an optimizer step of 1e-3 at 1.0
-    rounds to nothing. Every tensor has its own random stream, so adapters of different arms with the same seed start
-    from the same LoRA factors (common random numbers).
+    All parameters are fp32 whatever the base's dtype (fp64 for an fp64 base), because in bf16 an
+    optimizer step of 1e-3 at 1.0 rounds to nothing. Every tensor has its own random stream, so
+    adapters of different arms with the same seed start from the same LoRA factors (common random
+    numbers).
 
     Args:
-        base: the frozen model; it is only read.
-        config: with a position bias or buckets, ``max_positions`` must be set.
-        seed: of the initial values and of dropout.
+        base: the frozen model, which is only read.
+        config: configuration; ``max_positions`` must be set for a position bias or buckets.
+        seed: seed of the initial values and of dropout.
 
     Raises:
-        InputError: an unsupported base, another kind of configuration, no ``max_positions``, or a target module that
-            doesn't exist.
+        InputError: ``base`` is not supported, ``config`` is no :class:`HyLoRADAConfig` or lacks
+            ``max_positions``, or a target module doesn't exist.
     """
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
@@ -80,7 +82,7 @@ class Adapter(nn.Module):
         self.seed = seed
         self.targets = select_targets(base, config.target_modules)
         dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
-        # ModuleDict keys can't hold dots
+        # keys of a ModuleDict must not contain dots
         self.lora = nn.ModuleDict(
             {
                 path.replace(".", "/"): LoRA(
@@ -107,7 +109,7 @@ class Adapter(nn.Module):
                 dtype=dtype,
             )
             if config.position_bias
-            and config.max_positions is not None  # then it is known, see above
+            and config.max_positions is not None  # always true here, see above
             else None
         )
         self.landmark = build_landmark(
@@ -123,10 +125,10 @@ class Adapter(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow the base (``to``, ``half``, ``cuda``, ...), but never below fp32.
 
-        On another device dropout draws from the beginning of a new stream.
+        Moving to another device starts a new dropout stream.
 
         Raises:
-            RuntimeError: the adapter is in training, where a seat holds its parameters as one vector.
+            RuntimeError: a seat trains the adapter and holds its parameters as one vector.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -149,16 +151,16 @@ class Adapter(nn.Module):
         return self
 
     def set_dropout_stream(self, state: Tensor) -> None:
-        """Go on from a state of the stream; one of another kind of device can't be taken over, and is left.
+        """Restore the dropout stream, unless the state comes from another kind of device.
 
         Args:
-            state: as the stream's ``get_state()`` gave it; 16 bytes on a GPU, 5,056 on a CPU.
+            state: return value of the stream's ``get_state()``: 16 bytes on a GPU, 5,056 on a CPU.
         """
         if state.shape == self.dropout_stream.get_state().shape:
             self.dropout_stream.set_state(state.cpu())
 
     def lora_at(self, path: str) -> LoRA | None:
-        """The update of the base's module at ``path``; None if this adapter leaves it alone."""
+        """Return the update of the base's module at ``path``; None if it is not adapted."""
         if path not in self.targets:
             return None
         module = self.lora[path.replace(".", "/")]
@@ -166,7 +168,7 @@ class Adapter(nn.Module):
         return module
 
     def magnitude_at(self, path: str) -> Tensor | None:
-        """DoRA's magnitude [d_out] of the base's module at ``path``; None where there is none."""
+        """Return DoRA's magnitude [d_out] of the base's module at ``path``; None without one."""
         return (
             self.magnitudes[path.replace(".", "/")]
             if self.config.use_dora and path in self.targets
@@ -174,19 +176,20 @@ class Adapter(nn.Module):
         )
 
     def update_is_zero(self) -> bool:
-        """Whether all of LoRA's B matrices are zero, as they are before any training."""
+        """Return whether all of LoRA's B matrices are zero, as they are before training."""
         return not any(bool(m.lora_B.any()) for m in self.modules() if isinstance(m, LoRA))
 
     def flatten(self) -> tuple[Tensor, Tensor]:
-        """Move all parameters into one vector, in the order of the optimizer's groups; their gradients into another.
+        """Move all parameters into one vector and their gradients into another.
 
-        The parameters stay what they are, as views. A pack then reads the LoRA factors of a seat as one tensor, and the
-        optimizer updates a seat in a few operations instead of hundreds. To be called once, when training begins.
+        The parameters become views, in the order of the optimizer's groups. A pack then reads the
+        LoRA factors of a seat as one tensor, and the optimizer updates a seat in a few operations
+        instead of hundreds. Call it once, when training begins.
 
         Returns:
             The parameters and the gradients (zeros), [num_parameters] each.
         """
-        self.hold_boundaries(None)  # a seat has a hold of its own
+        self.hold_boundaries(None)  # a seat holds boundaries itself
         ordered = [p for group in self._grouped().values() for p in group]
         values = torch.cat([p.detach().reshape(-1) for p in ordered])
         grads = torch.zeros_like(values)
@@ -201,22 +204,23 @@ class Adapter(nn.Module):
         return values, grads
 
     def __getstate__(self) -> dict[str, Any]:
-        # a copy's parameters are no views of the vector and have no hooks
+        # the parameters of a copy are no views of the vector and have no hooks
         return {**vars(self), "_vector": None, "_hold": None}
 
     def refuse_if_seated(self) -> None:
-        """Raise if a seat trains this adapter: its LoRA gradients then lie in one vector, where no one else looks.
+        """Raise if a seat trains this adapter.
 
         Raises:
-            RuntimeError: so it is.
+            RuntimeError: a seat trains it, so its LoRA gradients lie in a vector that no other
+                optimizer reads.
         """
         if self._vector is not None:
             raise RuntimeError(
-                "an adapter in a seat has the seat's optimizer; copy it to train it with another"
+                "a seat trains this adapter with its own optimizer; copy the adapter to use another"
             )
 
     def hold_boundaries(self, hook: Callable[[Tensor], None] | None) -> None:
-        """Call ``hook`` when the boundaries' gradient is there, in place of an earlier one; None calls nothing."""
+        """Call ``hook`` once the boundaries' gradient is complete, instead of an earlier hook."""
         if self._hold is not None:
             self._hold.remove()
         self._hold, boundaries = None, self.boundaries
@@ -224,7 +228,7 @@ class Adapter(nn.Module):
             self._hold = boundaries.register_post_accumulate_grad_hook(hook)
 
     def lora_vector(self) -> Tensor:
-        """All LoRA factors one after the other, A before B, in the order of ``targets``."""
+        """Return all LoRA factors as one vector, A before B, in the order of ``targets``."""
         return (
             torch.cat([p.reshape(-1) for p in self.lora.parameters()])
             if self._vector is None
@@ -233,13 +237,13 @@ class Adapter(nn.Module):
 
     @property
     def boundaries(self) -> nn.Parameter | None:
-        """The trained boundaries [B-1] in [0, 1], or None."""
+        """Trained boundaries [B-1] in [0, 1], or None."""
         return (
             self.landmark.boundaries if isinstance(self.landmark, LearnableBucketLandmark) else None
         )
 
     def learned_boundaries(self) -> Tensor | None:
-        """The sorted boundaries [B-1] in token positions, or None."""
+        """Return the sorted boundaries [B-1] in token positions; None without learned buckets."""
         return (
             self.landmark.boundary_positions()
             if isinstance(self.landmark, LearnableBucketLandmark)
@@ -247,13 +251,13 @@ class Adapter(nn.Module):
         )
 
     def start_boundaries(self) -> Tensor | None:
-        """The boundaries [B-1] before any training, in token positions, or None."""
+        """Return the initial boundaries [B-1] in token positions; None without learned buckets."""
         if not isinstance(self.landmark, LearnableBucketLandmark):
             return None
         return self.landmark.start.sort().values * self.landmark.max_positions
 
     def applied(self) -> dict[str, Any]:
-        """The configuration in force: what the live tensors show, the rest from the fields that are read at use."""
+        """Return the configuration in force, read from the live tensors where they show it."""
         shown: dict[str, Any] = {
             "r": next(m.lora_A.shape[0] for m in self.modules() if isinstance(m, LoRA))
         }
@@ -266,9 +270,10 @@ class Adapter(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def optimizer_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """AdamW's groups: matrices (with weight decay), other parameters, boundaries (own rate, no decay).
+        """Return AdamW's parameter groups: matrices, scalars and boundaries.
 
-        Each group carries ``lr_scale``, its share of the scheduled learning rate.
+        Only matrices have weight decay, and boundaries have their own learning rate: each group
+        carries ``lr_scale``, its factor of the scheduled rate.
         """
         decay = {"matrices": weight_decay}
         scale = {"boundaries": self.config.boundary_lr_scale}
@@ -284,13 +289,13 @@ class Adapter(nn.Module):
 
     def _grouped(self) -> dict[str, list[nn.Parameter]]:
         groups: dict[str, list[nn.Parameter]] = {"matrices": [], "scalars": [], "boundaries": []}
-        for name, parameter in self.named_parameters():  # those of LoRA first
+        for name, parameter in self.named_parameters():  # LoRA comes first
             groups[group_of(name, parameter.ndim)].append(parameter)
         return {name: params for name, params in groups.items() if params}
 
 
 def boundary_penalties(adapters: Sequence[Adapter]) -> Tensor | None:
-    """Sum over K adapters of the regularizers that training adds to their losses; None if there are none."""
+    """Return the sum of the boundary regularizers of K adapters; None if no adapter has any."""
     weights: dict[int, list[tuple[Tensor, float, float]]] = defaultdict(list)
     for adapter in adapters:
         diversity, repulsion = adapter.config.boundary_diversity, adapter.config.boundary_repulsion
@@ -302,6 +307,6 @@ def boundary_penalties(adapters: Sequence[Adapter]) -> Tensor | None:
         diversity_, repulsion_ = column(
             tuple((d, r) for _, d, r in members), boundaries.dtype, boundaries.device
         )
-        found = boundary_penalty(boundaries, diversity_, repulsion_).sum()
-        total = found if total is None else total + found
+        penalty = boundary_penalty(boundaries, diversity_, repulsion_).sum()
+        total = penalty if total is None else total + penalty
     return total

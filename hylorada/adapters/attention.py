@@ -1,7 +1,8 @@
-"""Landmarks inside the base's attention, through transformers' attention interface; no model class is patched.
+"""Landmarks inside the base's attention, through transformers' attention interface.
 
-While a pack that has such landmarks runs, the base's attention implementation is one of ours: the base's own (``sdpa``
-or ``eager``), called as it is, masks and all, and to its output the landmarks of the layer are added.
+No model class is patched. While a pack with such landmarks runs, the base uses an attention
+implementation registered here: it calls the base's own (``sdpa`` or ``eager``) unchanged and adds
+the landmarks of the layer to the output.
 """
 
 import sys
@@ -22,16 +23,17 @@ _PREFIX = "hylorada_"
 
 
 def check_attention(base: PreTrainedModel) -> None:
-    """Whether landmarks can enter this base's attention.
+    """Check that landmarks can be added to this base's attention.
 
     Raises:
-        InputError: an implementation whose output can't be added to here.
+        InputError: the attention implementation is not supported.
     """
     implementation = base.config._attn_implementation.removeprefix(_PREFIX)
     if implementation not in _SUPPORTED:
         raise InputError(
-            f"landmark_design 'attention' works with the attention implementations {' and '.join(_SUPPORTED)}; "
-            f"the base has {implementation!r}: load it with attn_implementation='sdpa'"
+            "landmark_design 'attention' works with the attention implementations "
+            f"{' and '.join(_SUPPORTED)}; the base has {implementation!r}: "
+            "load it with attn_implementation='sdpa'"
         )
     if getattr(base.config, "reorder_and_upcast_attn", False):
         raise InputError(
@@ -40,7 +42,7 @@ def check_attention(base: PreTrainedModel) -> None:
 
 
 def fill_attention(module: nn.Module, mix: HeadMix | None) -> HeadMix | None:
-    """Set what is added in the next forward, None for nothing; returns what was set before."""
+    """Set what the next forward adds (None for nothing), and return what was set before."""
     before: HeadMix | None = vars(module).pop("head_mix", None)
     if mix is not None:
         vars(module)["head_mix"] = mix
@@ -49,7 +51,7 @@ def fill_attention(module: nn.Module, mix: HeadMix | None) -> HeadMix | None:
 
 @contextmanager
 def attention_with_landmarks(base: PreTrainedModel) -> Iterator[None]:
-    """Within it the base's attention adds what its modules were filled with."""
+    """Let the base's attention add what its modules were filled with, within this context."""
     before = base.config._attn_implementation
     base.config._attn_implementation = _PREFIX + before.removeprefix(_PREFIX)
     try:
@@ -85,11 +87,10 @@ def _adding(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 def _eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Each model file has an eager function of its own."""
-    found: Callable[..., tuple[Tensor, Tensor]] = vars(sys.modules[type(module).__module__])[
-        "eager_attention_forward"
-    ]
-    return found
+    """Return the eager attention of the module's model file; each file has its own."""
+    model_file = sys.modules[type(module).__module__]
+    eager: Callable[..., tuple[Tensor, Tensor]] = vars(model_file)["eager_attention_forward"]
+    return eager
 
 
 for _name in _SUPPORTED:

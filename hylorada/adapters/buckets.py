@@ -1,7 +1,7 @@
-"""Position buckets: where their edges lie, and which bucket a position is in, hard or soft.
+"""Position buckets: their edges, and the bucket of a position, hard or soft.
 
-p is a position in tokens, u = p / max_positions, B the number of buckets. A bucket assignment is always a matrix of
-weights [..., B] that sum to 1; hard buckets are one-hot.
+p is a position in tokens, u = p / max_positions, B the number of buckets. A position's buckets are
+always given as weights [..., B] that sum to 1; hard buckets are one-hot.
 """
 
 import math
@@ -15,17 +15,17 @@ from hylorada.config import BoundaryInit, BucketSpacing
 
 
 def fixed_edges(num_buckets: int, max_positions: int, spacing: BucketSpacing) -> list[int]:
-    """First position of each bucket but the first (B-1 whole numbers).
+    """Return the first position of every bucket after the first (B-1 integers).
 
-    ``linear`` gives equal widths. ``log`` gives the first B/2 buckets one position each and spaces the rest
-    logarithmically up to ``max_positions``, as T5's relative buckets do (Raffel et al. 2020, appendix; its formula
-    floor(log(p / half) / log(max / half) * (B - half)) solved for p).
+    ``linear`` spacing gives equal widths. ``log`` gives the first B/2 buckets one position each and
+    spaces the rest logarithmically up to ``max_positions``, as T5's relative buckets do (Raffel et
+    al. 2020, appendix: floor(log(p / half) / log(max / half) * (B - half)), solved for p).
     """
     if spacing == "linear":
         return [math.ceil(i * max_positions / num_buckets) for i in range(1, num_buckets)]
     half = num_buckets // 2
     ratio = max(1.0, max_positions / half)
-    # 1e-9: a power that is a whole number in exact arithmetic must not be pushed to the next one by rounding
+    # 1e-9 keeps rounding from pushing a power that is an exact integer up to the next one.
     rest = [
         math.ceil(half * ratio ** ((i - half) / (num_buckets - half)) - 1e-9)
         for i in range(half + 1, num_buckets)
@@ -34,16 +34,16 @@ def fixed_edges(num_buckets: int, max_positions: int, spacing: BucketSpacing) ->
 
 
 def hard_bucket(positions: Tensor, edges: Tensor) -> Tensor:
-    """Index of each position's bucket: the number of edges at or below it; beyond the last edge, the last bucket."""
-    return torch.bucketize(positions.contiguous(), edges, right=True)  # torch warns of others
+    """Return the index of each position's bucket: the number of edges at or below the position."""
+    return torch.bucketize(positions.contiguous(), edges, right=True)  # else torch warns
 
 
 class Positions:
-    """The token positions of one pass; what many seats look up is computed once.
+    """Token positions of one pass, with each bucket lookup computed once for all seats.
 
     Args:
-        positions: [1, T] for all rows of all seats, or [K * b, T].
-        seats: K.
+        positions: [1, T] if all rows of all seats share them, or [K * b, T].
+        seats: number of seats K.
     """
 
     def __init__(self, positions: Tensor, seats: int) -> None:
@@ -54,11 +54,11 @@ class Positions:
         self._known: dict[Any, Tensor] = {}
 
     def of(self, seat: int) -> Tensor:
-        """[1 or b, T]"""
+        """Return the positions [1 or b, T] of a seat's rows."""
         return self.by_seat[seat if len(self.by_seat) > 1 else 0]
 
     def hard(self, seat: int, edges: Tensor, key: Hashable) -> Tensor:
-        """Bucket of each position of a seat, [1 or b, T]; ``key`` names the edges."""
+        """Return the bucket [1 or b, T] of each position of a seat; ``key`` names the edges."""
         place = (key, seat if len(self.by_seat) > 1 else 0)
         if place not in self._known:
             self._known[place] = hard_bucket(self.of(seat), edges)
@@ -68,16 +68,18 @@ class Positions:
 def soft_bucket_weights(
     positions: Tensor, boundaries: Tensor, temperature: float | Tensor, max_positions: int | Tensor
 ) -> Tensor:
-    """Weights [..., B] of the soft buckets between B-1 boundaries.
+    """Return the weights [..., B] of the soft buckets between B-1 boundaries.
 
-    With sorted boundaries b and s_i = sigmoid((u - b_i) / temperature) the weights are 1 - s_1, s_i - s_{i+1}, s_{B-1}:
-    a telescoping sum, hence exactly 1 in exact arithmetic. As the temperature goes to 0 they become one-hot.
+    With sorted boundaries b and s_i = sigmoid((u - b_i) / temperature), the weights are 1 - s_1,
+    s_i - s_{i+1} and s_{B-1}. They telescope, so they sum to 1, and they become one-hot as the
+    temperature goes to 0.
 
     Args:
-        positions: token positions [...], any shape; with S sets of boundaries [1 or S, ...].
-        boundaries: [B-1] in units of u, in any order, or [S, B-1]; one at infinity adds an empty bucket at the end.
-        temperature: softness in units of u; a number, or one for each set [S].
-        max_positions: T, the length that u is relative to; a number or [S].
+        positions: token positions [...] of any shape; with S sets of boundaries, [1 or S, ...].
+        boundaries: [B-1] in units of u, in any order, or [S, B-1]. A boundary at infinity adds an
+            empty bucket at the end.
+        temperature: softness in units of u, a number or [S].
+        max_positions: block length T that u is relative to, a number or [S].
 
     Returns:
         [..., B], or [S, ..., B].
@@ -102,10 +104,10 @@ def initial_boundaries(
     generator: torch.Generator,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Starting boundaries [B-1], sorted, in units of u.
+    """Return the initial boundaries [B-1], sorted, in units of u.
 
-    An edge between positions e-1 and e is put half-way, at (e - 0.5) / max_positions, so that no position sits exactly
-    on a boundary and the soft buckets tend to the hard ones everywhere.
+    An edge between positions e-1 and e becomes a boundary half-way, at (e - 0.5) / max_positions:
+    then no position lies exactly on a boundary, and soft buckets approach hard ones everywhere.
     """
     if init == "random":
         return (
@@ -118,7 +120,7 @@ def initial_boundaries(
 
 
 def boundary_gaps(boundaries: Tensor) -> Tensor:
-    """Gaps [..., B] between sorted neighbours, with the edges 0 and 1 as neighbours of the outermost boundaries."""
+    """Return the gaps [..., B] between neighbouring boundaries, with 0 and 1 as outermost ones."""
     ordered = boundaries.sort().values
     one, zero = torch.ones_like(ordered[..., :1]), torch.zeros_like(ordered[..., :1])
     return torch.cat([ordered, one], -1) - torch.cat([zero, ordered], -1)
@@ -127,9 +129,14 @@ def boundary_gaps(boundaries: Tensor) -> Tensor:
 def boundary_penalty(
     boundaries: Tensor, diversity: float | Tensor, repulsion: float | Tensor
 ) -> Tensor:
-    """Regularizer -diversity * std(b) - repulsion * min gap, for boundaries [..., B-1] and weights [...].
+    """Return -diversity * std(b) - repulsion * (smallest gap) for boundaries b [..., B-1].
 
-    The gradient of std at its zero (all boundaries in one place, B = 2 included) is taken as 0.
+    The gradient of std is taken as 0 where std is 0 (all boundaries in one place, or B = 2).
+
+    Args:
+        boundaries: [..., B-1] in units of u.
+        diversity: weight [...] of the spread.
+        repulsion: weight [...] of the smallest gap.
     """
     variance = boundaries.var(-1, correction=0)
     spread = torch.where(variance > 0, variance, 1).sqrt() * (variance > 0)

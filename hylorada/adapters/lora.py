@@ -12,9 +12,10 @@ from hylorada.runtime.random_streams import stream
 
 
 class LoRA(nn.Module):
-    """The two factors of one module's update, W + scaling * B @ A (Hu et al. 2021); the pack applies them.
+    """The factors of the low-rank update of one linear module, W + scaling * B A (Hu et al. 2021).
 
-    A has orthonormal rows (columns where r exceeds the input size), B is zero: an untrained adapter changes nothing.
+    A starts with orthonormal rows (columns where r exceeds d_in) and B at zero, so an untrained
+    adapter changes nothing. A :class:`Pack` computes the same update for many adapters at once.
 
     Args:
         in_features: d_in.
@@ -33,25 +34,43 @@ class LoRA(nn.Module):
         self.lora_A = nn.Parameter(start)  # [r, d_in], PEFT's orientation
         self.lora_B = nn.Parameter(torch.zeros(out_features, r, dtype=dtype))  # [d_out, r]
 
+    def forward(self, x: Tensor, scaling: float, factors: Tensor | None = None) -> Tensor:
+        """Return what the update adds to the module's output: scaling * factors * (B A x).
+
+        Args:
+            x: input of the module, [b, T, d_in].
+            scaling: alpha / sqrt(r) (rsLoRA, Kalajdzievski 2023) or alpha / r.
+            factors: of the position bias, [b or 1, T]; None without one.
+
+        Returns:
+            [b, T, d_out].
+        """
+        update = scaling * (x @ self.lora_A.T) @ self.lora_B.T
+        return update if factors is None else factors[..., None] * update
+
 
 def weight_of(module: nn.Module) -> Tensor:
-    """The weight of a linear module as [d_out, d_in]; GPT-2's Conv1D stores it transposed."""
+    """Return a linear module's weight as [d_out, d_in]; GPT-2's Conv1D stores it transposed."""
     weight = module.get_parameter("weight").detach()
     return weight.T if isinstance(module, Conv1D) else weight
 
 
 def initial_magnitude(module: nn.Module, dtype: torch.dtype) -> Tensor:
-    """DoRA's start: the norm [d_out] of each row of the frozen weight, to the bit what :func:`updated_norms` finds."""
+    """Return DoRA's initial magnitude [d_out]: the norm of each row of the frozen weight.
+
+    Equals :func:`updated_norms` of an untrained update to the bit.
+    """
     return weight_of(module).to(dtype).square().sum(1).sqrt()
 
 
 @torch.no_grad()
 def updated_norms(weight: Tensor, lora_A: Tensor, lora_B: Tensor, scaling: Tensor) -> Tensor:  # noqa: N803
-    """Norm of each row of W + s B A, without ever building it for S adapters.
+    """Return the norm of each row of W + s B A for S adapters, without building that matrix.
 
-    ||w + s ba||^2 = ||w||^2 + 2 s <w, ba> + s^2 ||ba||^2, where <w, ba> = b (A w) and ||ba||^2 = b (A A^T) b. No
-    gradient flows through it (Liu et al. 2024, section 4.3). An update that all but cancels a row costs digits: 2e-3 of
-    the norm in fp32 where 99 % of the row are cancelled.
+    ||w + s ba||^2 = ||w||^2 + 2 s <w, ba> + s^2 ||ba||^2, where <w, ba> = b (A w) and
+    ||ba||^2 = b (A A^T) b. No gradient flows through it (Liu et al. 2024, section 4.3). Precision
+    drops where an update nearly cancels a row: the error is 2e-3 of the norm in fp32 where 99 % of
+    the row cancel.
 
     Args:
         weight: W [d_out, d_in] in the dtype of the factors.
@@ -65,14 +84,15 @@ def updated_norms(weight: Tensor, lora_A: Tensor, lora_B: Tensor, scaling: Tenso
     s = scaling[:, None]
     cross = (lora_B * (weight @ lora_A.mT)).sum(-1)
     squares = (lora_B @ (lora_A @ lora_A.mT) * lora_B).sum(-1)
-    found = weight.square().sum(1) + 2 * s * cross + s.square() * squares
-    return found.clamp_min(torch.finfo(found.dtype).tiny).sqrt()
+    norms = weight.square().sum(1) + 2 * s * cross + s.square() * squares
+    return norms.clamp_min(torch.finfo(norms.dtype).tiny).sqrt()
 
 
 class PositionBias(nn.Module):
-    """Scales a layer's LoRA update at position p by 1 + sigmoid(layer_gates[layer]) * tanh(bias[bucket(p)]).
+    """Scales the LoRA updates of a layer by a trained factor that depends on the position.
 
-    The log buckets are shared by all layers; the bias starts at zero, the factor at 1.
+    The factor at position p is 1 + sigmoid(layer_gates[layer]) * tanh(bias[bucket(p)]). All layers
+    share the log buckets. The bias starts at zero, so the factors start at 1.
 
     Args:
         num_layers: layers of the base.
@@ -100,19 +120,19 @@ class PositionBias(nn.Module):
         self.edges_key = (num_buckets, max_positions, "log")
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Factors [num_layers, b, T] for positions [b, T]."""
+        """Return the factors [num_layers, b, T] at positions [b, T]."""
         return position_factors([self], Positions(positions, 1))[:, 0]
 
 
 def position_factors(
     modules: Sequence[PositionBias], positions: Positions, seats: Sequence[int] = (0,)
 ) -> Tensor:
-    """The factors of S adapters at once.
+    """Return the position factors of S adapters at once.
 
     Args:
-        modules: one an adapter.
-        positions: of the pass.
-        seats: their places in it.
+        modules: the position bias of each adapter.
+        positions: token positions of the pass.
+        seats: places of these adapters in the pass.
 
     Returns:
         [num_layers, S, 1 or b, T].

@@ -1,4 +1,4 @@
-"""Means and maxima over the tokens so far: causal, blind to pads, and going on where a key/value cache goes on."""
+"""Causal running means and maxima over tokens; they ignore pads and use the key/value cache."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,18 @@ from hylorada.errors import InputError
 
 
 class History:
-    """What was pooled before the tokens of this call, kept in the key/value cache as layers of its own.
+    """Running pools over earlier tokens, stored as extra layers of the key/value cache.
 
-    The cache then does to it what it does to keys and values: beams reorder it, cropping shortens it, rows repeat it.
+    The cache treats them as it treats keys and values: beam search reorders them, cropping shortens
+    them, and repeating rows repeats them.
 
     Args:
-        cache: of the tokens before these.
-        first: the base's number of layers; the statistics lie behind them.
+        cache: key/value cache of the earlier tokens.
+        first: number of layers of the base; the pools follow them in the cache.
+        statistics: number of pools.
 
     Raises:
-        InputError: a cache of fixed size, or one whose tokens were computed without these statistics.
+        InputError: the cache has a fixed size, or its tokens were computed without these pools.
     """
 
     def __init__(self, cache: DynamicCache, first: int, statistics: int) -> None:
@@ -39,19 +41,19 @@ class History:
             cache.layers.append(DynamicLayer())
         self._layers: list[DynamicLayer] = cache.layers[first:]  # type: ignore[assignment]
 
-    def go_on(
+    def extend(
         self, index: int, pooled: Tensor, count: Tensor, *, largest: bool
     ) -> tuple[Tensor, Tensor]:
-        """Join what was pooled before, and keep the result.
+        """Combine a pool of this call's tokens with that of earlier ones, and store the result.
 
         Args:
-            index: of the statistic.
+            index: number of the pool.
             pooled: [R, T, d] over the tokens of this call.
-            count: [R, T] of these tokens.
-            largest: join by maximum instead of sum.
+            count: [R, T] number of these tokens.
+            largest: combine by maximum instead of sum.
 
         Returns:
-            Both over all tokens, in the same shapes.
+            Pool and count over all tokens, in the same shapes.
         """
         layer = self._layers[index]
         if layer.keys is not None and layer.values is not None:
@@ -66,30 +68,36 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The tokens of a pass.
+    """The tokens of one pass.
 
     Attributes:
-        mask: [R, T], 0 at pads; None where there are none.
-        history: of the tokens before these; None where these are the first.
+        mask: [R, T], 0 at pads; None without pads.
+        history: pools over earlier tokens; None if there are no earlier tokens.
     """
 
     mask: Tensor | None = None
     history: History | None = None
 
     def running_mean(self, x: Tensor, *, index: int = 0) -> Tensor:
-        """Mean [R, T, d] of x at this token and those before it; 0 where there are only pads. In fp32 or better."""
+        """Return the mean [R, T, d] over each token and those before it, in fp32 or better.
+
+        It is 0 where there are only pads so far.
+        """
         values = x.to(torch.promote_types(x.dtype, torch.float32))
         values = values if self.mask is None else values.masked_fill(self.mask[..., None] == 0, 0)
-        total, count = self._go_on(index, values.cumsum(1), x, largest=False)
+        total, count = self._with_history(index, values.cumsum(1), x, largest=False)
         return total / count.clamp(min=1)[..., None]
 
     def running_maximum(self, x: Tensor, *, index: int = 0) -> Tensor:
-        """Maximum [R, T, d] of each feature at this token and those before it; 0 where there are only pads."""
+        """Return each feature's maximum [R, T, d] over each token and those before it.
+
+        It is 0 where there are only pads so far.
+        """
         values = x if self.mask is None else x.masked_fill(self.mask[..., None] == 0, -torch.inf)
-        largest, count = self._go_on(index, values.cummax(1).values, x, largest=True)
+        largest, count = self._with_history(index, values.cummax(1).values, x, largest=True)
         return largest if self.mask is None else largest.masked_fill(count[..., None] == 0, 0)
 
-    def _go_on(
+    def _with_history(
         self, index: int, pooled: Tensor, x: Tensor, *, largest: bool
     ) -> tuple[Tensor, Tensor]:
         if self.mask is None:
@@ -98,4 +106,4 @@ class Tokens:
             count = self.mask.to(pooled.dtype).cumsum(1)
         if self.history is None:
             return pooled, count
-        return self.history.go_on(index, pooled, count.expand(len(x), -1), largest=largest)
+        return self.history.extend(index, pooled, count.expand(len(x), -1), largest=largest)

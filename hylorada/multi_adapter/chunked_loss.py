@@ -1,4 +1,4 @@
-"""The language-model head and its loss, chunk by chunk, so that logits never exist for a whole pack."""
+"""The language-model head and its loss in chunks: a pack's logits never exist all at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_CHUNK_NUMBERS = 1 << 23  # logits that a pack holds at once on the CPU: 32 MiB in fp32
-_CHUNK_ROWS = (
-    4096  # on a GPU, where compiled code is fastest for one shape: 0.4 GB for 49,152 tokens in bf16
-)
-_ALIGNED = 64  # matrix products of a vocabulary size that is no multiple of 8 run at half speed on a GPU or worse
+_CHUNK_NUMBERS = 1 << 23  # logits held at once on a CPU: 32 MiB in fp32
+# Rows of a chunk on a GPU, where compiled code is fastest for one shape; 0.4 GB in bf16 for a
+# vocabulary of 49,152 tokens.
+_CHUNK_ROWS = 4096
+# A GPU multiplies matrices at half speed or less if the vocabulary size is no multiple of 8.
+_ALIGNED = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +22,9 @@ class Head:
     """The frozen language-model head.
 
     Attributes:
-        weight: [V or more, d].
-        bias: of as many numbers, or None.
-        vocabulary: V; what is beyond it is padding.
+        weight: [V or more, d]; rows beyond V are padding.
+        bias: [V or more], or None.
+        vocabulary: number of tokens V.
     """
 
     weight: Tensor
@@ -32,7 +33,7 @@ class Head:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> "Head":
-        """The head as it is; on a GPU padded to a size that matrix products like."""
+        """Return the head, padded on a GPU to a vocabulary size that multiplies at full speed."""
         count = len(weight)
         if weight.is_cuda and count % 8:
             missing = -count % _ALIGNED
@@ -42,14 +43,14 @@ class Head:
 
 
 def _nll(logits: Tensor, targets: Tensor, vocabulary: int) -> tuple[Tensor, Tensor | None]:
-    """NLL of each row [n], in fp32 or better."""
+    """Return the NLL [n] of each row, in fp32 or better."""
     return -_log_softmax(logits, vocabulary).gather(1, targets[:, None]).squeeze(1), None
 
 
 def _nll_and_slope(
     logits: Tensor, targets: Tensor, vocabulary: int
 ) -> tuple[Tensor, Tensor | None]:
-    """NLL of each row [n] and its gradient [n, V] in the dtype of the logits."""
+    """Return the NLL [n] of each row and its gradient [n, V] in the dtype of the logits."""
     log_p = _log_softmax(logits, vocabulary)
     hit = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
     return -log_p.gather(1, targets[:, None]).squeeze(1), (log_p.exp() - hit.to(log_p.dtype)).to(
@@ -60,7 +61,10 @@ def _nll_and_slope(
 def _nll_and_slope_in_place(
     logits: Tensor, targets: Tensor, vocabulary: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The same on a CPU, where every further pass over the logits costs more than a layer: the logits are used up."""
+    """Return what :func:`_nll_and_slope` returns, overwriting the logits.
+
+    On a CPU, each further pass over the logits costs more than a decoder layer.
+    """
     powers = _promoted(logits, vocabulary)
     top, own = powers.amax(-1, keepdim=True), powers.gather(1, targets[:, None])
     total = powers.sub_(top).exp_().sum(-1, keepdim=True)
@@ -72,7 +76,7 @@ def _nll_and_slope_in_place(
 
 
 def _promoted(logits: Tensor, vocabulary: int) -> Tensor:
-    """In fp32 or better, with what is padding at -inf."""
+    """Return the logits in fp32 or better, with padded tokens at -inf."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if vocabulary < logits.shape[-1]:  # the rest is padding
         logits = logits.masked_fill(
@@ -83,7 +87,8 @@ def _promoted(logits: Tensor, vocabulary: int) -> Tensor:
 
 def _log_softmax(logits: Tensor, vocabulary: int) -> Tensor:
     logits = _promoted(logits, vocabulary)
-    # not torch.log_softmax: on a CPU it adds up tens of thousands of exponentials one by one, 1.4e-5 nats too few
+    # torch.log_softmax sums tens of thousands of exponentials one by one on a CPU, which loses
+    # 1.4e-5 nats.
     return logits - logits.logsumexp(-1, keepdim=True)
 
 
@@ -91,15 +96,15 @@ def _log_softmax(logits: Tensor, vocabulary: int) -> Tensor:
 def _compiled(
     function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]],
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """On a GPU each eager operation is a trip of the logits through its memory; compiled they are two in all."""
+    """Return the compiled function, which reads and writes the logits only twice."""
     return torch.compile(function)
 
 
 class _ChunkedNLL(torch.autograd.Function):
-    """NLL of each row; the gradient of the rows is computed along with it, one chunk of logits at a time.
+    """NLL of each row; the forward pass also computes the gradient, one chunk of logits at a time.
 
-    The gradient of row i is (softmax(logits_i) - onehot_i) @ W times the incoming gradient of row i: a product by row,
-    so a row that is NaN or inf touches no other row. The head is frozen and gets no gradient.
+    The gradient of row i is (softmax(logits_i) - onehot_i) @ W times its incoming gradient. Rows
+    don't mix, so a row that is NaN or inf affects no other. The frozen head gets no gradient.
     """
 
     @staticmethod
@@ -128,12 +133,12 @@ class _ChunkedNLL(torch.autograd.Function):
 
 
 def head_nll(hidden: Tensor, head: Head, targets: Tensor) -> Tensor:
-    """NLL in nats of each target, differentiable in ``hidden``; log-softmax in fp32 or better.
+    """Return the NLL in nats of each target, differentiable in ``hidden``, in fp32 or better.
 
     Args:
-        hidden: [..., d] final hidden states.
-        head: of the frozen base.
-        targets: [...] token ids.
+        hidden: final hidden states [..., d].
+        head: head of the frozen base.
+        targets: token ids [...].
 
     Returns:
         [...] in fp32 (fp64 for an fp64 base).

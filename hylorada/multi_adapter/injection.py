@@ -1,7 +1,8 @@
-"""Where the pack reaches into the base: every linear module of a decoder layer has a slot for what is added to it.
+"""How a pack adds to the base: every linear module of a decoder layer gets a slot.
 
-The modules change class, not place: paths, parameters and ``isinstance`` checks stay as they were. A forward hook would
-do the same, but hooks are told apart by number, and one compiled layer could then not serve all layers.
+The modules change their class and stay where they are, so paths, parameters and ``isinstance``
+checks still hold. Forward hooks would do the same, but torch.compile distinguishes modules by their
+hooks, and one compiled layer could not serve all layers.
 """
 
 from dataclasses import dataclass
@@ -18,18 +19,19 @@ from hylorada.errors import InputError
 
 @dataclass(eq=False)
 class LowRank:
-    """The low-rank updates of K seats to one module.
+    """The low-rank updates of K seats to one module; :meth:`LoRA.forward` is the same for one seat.
 
-    All are tensors of their own, no views: compiled code checks the sizes of what a view is a view of, too.
+    No tensor is a view, because compiled code also checks the size of a view's base.
 
     Attributes:
-        lora_A: [K, r * d_in], seat by seat [r, d_in].
-        lora_B: [K, d_out * r], seat by seat [d_out, r].
-        gain: scaling times position bias, [K, 1 or b, 1 or T, 1].
-        rows: b; None takes it from the input, at a price in compiled code.
+        lora_A: [K, r * d_in], each row a flattened [r, d_in].
+        lora_B: [K, d_out * r], each row a flattened [d_out, r].
+        gain: scaling times position factors, [K, 1 or b, 1 or T, 1].
+        rows: b; None takes it from the input, which costs recompilations in compiled code.
         masks: draws the dropout mask of an input [K, b, T, d_in]; None without dropout.
-        excess: [K, d_out] DoRA's magnitude over the norm of the updated weight, less 1; 0 for seats without DoRA, None
-            where no seat has it. Less 1, for in bf16 a factor near 1 would keep two digits.
+        excess: [K, d_out] DoRA's magnitude over the norm of the updated weight, minus 1; 0 for
+            seats without DoRA, None if no seat has it. In bf16, a factor near 1 would keep only two
+            digits; the difference keeps them.
     """
 
     lora_A: Tensor  # noqa: N815 (PEFT's names)
@@ -40,15 +42,20 @@ class LowRank:
     excess: Tensor | None = None
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
-        """Tensors and their dimensions that differ from pack to pack: K."""
-        found = (self.lora_A, self.lora_B, self.gain, self.excess)
-        return [(t, 0) for t in found if t is not None]
+        """Return each tensor with the dimension that varies between packs: K."""
+        tensors = (self.lora_A, self.lora_B, self.gain, self.excess)
+        return [(t, 0) for t in tensors if t is not None]
 
     def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """output + gain * (x @ A.T) @ B.T; x is [K * b, T, d_in], output [K * b, T, d_out].
+        """Return output + gain * (x @ A.T) @ B.T, all but the bias scaled by 1 + excess (DoRA).
 
-        With DoRA all but the bias is scaled by 1 + excess. Dropout is on the update alone (Liu et al. 2024); PEFT drops
-        from the input of the frozen weight's share of the scaling, too.
+        Dropout applies to the update alone (Liu et al. 2024); PEFT also drops from the input of the
+        frozen weight where it scales that weight's output.
+
+        Args:
+            output: of the frozen module, [K * b, T, d_out].
+            x: its input, [K * b, T, d_in].
+            bias: of the frozen module, [d_out], or None.
         """
         seats, length = self.lora_A.shape[0], x.shape[1]
         rows = x.shape[0] // seats if self.rows is None else self.rows
@@ -59,34 +66,28 @@ class LowRank:
         low = torch.bmm(x, self.lora_A.view(seats, rank, d_in).mT)  # [K, b * T, r]
         low = (low.view(seats, rows, length, rank) * self.gain).view(seats, rows * length, rank)
         delta = torch.bmm(low, self.lora_B.view(seats, d_out, rank).mT)
-        updated = output + delta.view(
-            output.shape
-        )  # compiled, it joins what comes next; a baddbmm would copy first
+        # compiled code fuses this sum with what follows; a baddbmm would copy the output first
+        updated = output + delta.view(output.shape)
         if self.excess is None:
             return updated
-        scaled = (updated if bias is None else updated - bias).view(delta.shape) * self.excess[
-            :, None
-        ]
-        return updated + scaled.view(output.shape)
+        unbiased = (updated if bias is None else updated - bias).view(delta.shape)
+        return updated + (unbiased * self.excess[:, None]).view(output.shape)
 
 
 @dataclass(eq=False)
 class Slot:
-    """What is added to the output of one module: low-rank updates, then (at a layer's MLP output) landmarks."""
+    """Additions to one module's output: low-rank updates, then landmarks (MLP outputs only)."""
 
     update: LowRank | None = None
     landmarks: LayerMix | None = None
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
-        """Tensors and their dimensions that differ from pack to pack."""
-        return [
-            pair
-            for part in (self.update, self.landmarks)
-            if part is not None
-            for pair in part.dynamic()
-        ]
+        """Return each tensor with the dimensions that vary between packs."""
+        update = [] if self.update is None else self.update.dynamic()
+        return update if self.landmarks is None else [*update, *self.landmarks.dynamic()]
 
     def add_to(self, output: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the output [K * b, T, d_out] with everything in the slot added."""
         if self.update is not None:
             output = self.update.add_to(output, x, bias)
         return output if self.landmarks is None else self.landmarks.add_to(output)
@@ -116,14 +117,15 @@ _PLAIN = {slotted: plain for plain, slotted in _SLOTTED.items()}
 
 
 def open_slot(module: nn.Module) -> None:
-    """Give a linear module a slot; several packs may share a base, the last to close gives the module back.
+    """Give a linear module a slot; the module is restored when its last pack closes.
 
     Raises:
-        InputError: a linear module of another class (a quantized one, say), whose arithmetic isn't known here.
+        InputError: the module is of another class, such as a quantized one.
     """
     if type(module) not in _SLOTTED.keys() | _PLAIN.keys():
         raise InputError(
-            f"linear modules of class {type(module).__name__} are not supported; load the base unquantized"
+            f"linear modules of class {type(module).__name__} are not supported; "
+            "load the base unquantized"
         )
     if type(module) in _SLOTTED:
         module.__class__ = _SLOTTED[type(module)]
@@ -132,6 +134,7 @@ def open_slot(module: nn.Module) -> None:
 
 
 def close_slot(module: nn.Module) -> None:
+    """Take one pack's use of a slot back; without any use left, restore the module's class."""
     state = vars(module)
     state["slot_users"] -= 1
     if not state["slot_users"]:
@@ -140,7 +143,7 @@ def close_slot(module: nn.Module) -> None:
 
 
 def fill_slot(module: nn.Module, slot: Slot | None) -> Slot | None:
-    """Set what is added in the next forward; returns what was set before."""
+    """Set what the next forward adds, and return what was set before."""
     before: Slot | None = vars(module)["slot"]
     vars(module)["slot"] = slot
     return before

@@ -1,9 +1,9 @@
 """The pack: one frozen base and the adapters of K seats in the same forward and backward.
 
-The base sees the K x b rows of all seats as one batch. Each adapted linear module adds that seat's low-rank update to
-each seat's rows; the stacked factors are built from the adapters' own parameters, so gradients land there. The base has
-no gradient and every operation acts row by row, so a seat's numbers don't depend on who sits beside it, and a seat that
-turns to NaN harms no other.
+The base sees the K x b rows of all seats as one batch. Each adapted linear module adds to each
+seat's rows that seat's low-rank update. The stacked factors are built from the adapters' own
+parameters, so the gradients reach them. The base has no gradient and every operation acts row by
+row: a seat's numbers don't depend on its neighbours, and a seat that turns to NaN harms no other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,11 +38,12 @@ from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
 from hylorada.runtime.devices import column, to_device
 
-_VARIANTS = 64  # of one compiled layer; beyond torch's limit of 8 it would fall back to eager code without a word
+# Compiled variants of one layer; beyond torch's own limit of 8, layers silently run eagerly.
+_VARIANTS = 64
 
 
 class _Pass:
-    """One forward of K adapters: what the slots and hooks compute with."""
+    """The stacked parameters of K adapters for one forward pass."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class _Pass:
         self.positions = Positions(positions, len(adapters))
 
     def slots(self) -> dict[str, Slot]:
-        """What is added to every module that some seat adapts; a seat that leaves it alone adds zeros there."""
+        """Return the additions to every adapted module; a seat that doesn't adapt it adds zeros."""
         slots = {path: Slot(update) for path, update in self._updates().items()}
         modules = self._landmarks(PerLayerLandmark)
         if modules:
@@ -76,19 +77,19 @@ class _Pass:
         return slots
 
     def heads(self) -> list[HeadMix]:
-        """By layer what is added to its attention; empty where no seat has such landmarks."""
+        """Return what each layer adds to its attention; empty if no seat has such landmarks."""
         modules = self._landmarks(AttentionIntegratedLandmark)
         return head_mixes(modules, self.dtype, self.rows) if modules else []
 
     def add_landmarks(self, hidden: Tensor) -> Tensor | None:
-        """Each seat's landmarks on its own rows, after the final norm."""
+        """Return the final norm's output with each seat's landmarks added; None without any."""
         modules = self._landmarks(NormLandmark)
         return mix_at_norm(modules, hidden, self.positions, self.tokens) if modules else None
 
     def _landmarks(self, design: type[LandmarkT]) -> list[LandmarkT | None]:
-        """Of each seat, where it is of this design; empty where none is."""
-        found = [a.landmark if isinstance(a.landmark, design) else None for a in self.adapters]
-        return found if any(m is not None for m in found) else []
+        """Return each seat's landmark module if it is of this design; empty if none is."""
+        modules = [a.landmark if isinstance(a.landmark, design) else None for a in self.adapters]
+        return modules if any(m is not None for m in modules) else []
 
     def _updates(self) -> dict[str, LowRank]:
         targets = self._targets()
@@ -107,15 +108,15 @@ class _Pass:
         return updates
 
     def _excess(self, path: str) -> Tensor | None:
-        """DoRA's factors of one module less 1, [K, d_out]."""
-        found = [
+        """Return DoRA's factors of one module minus 1, [K, d_out]; None without DoRA there."""
+        members = [
             (k, a, m)
             for k, a in enumerate(self.adapters)
             if (m := a.magnitude_at(path)) is not None
         ]
-        if not found:
+        if not members:
             return None
-        seats, adapters, magnitudes = zip(*found, strict=True)
+        seats, adapters, magnitudes = zip(*members, strict=True)
         updates = [u for a in adapters if (u := a.lora_at(path)) is not None]
         magnitude = torch.stack(magnitudes)
         norms = updated_norms(
@@ -142,7 +143,7 @@ class _Pass:
         return self.rank * target.in_features, self.rank * target.out_features
 
     def _stacked(self, targets: dict[str, Target]) -> Tensor:
-        """[K, all LoRA factors of ``targets``] in the dtype of the base."""
+        """Return [K, all LoRA factors of ``targets``] in the dtype of the base."""
         vectors = []
         for adapter in self.adapters:
             vector = adapter.lora_vector()
@@ -157,7 +158,10 @@ class _Pass:
         return torch.stack(vectors).to(self.dtype)
 
     def _gains(self) -> Sequence[Tensor]:
-        """By layer what multiplies the low-rank activations: scaling times position bias, [K, 1 or b, 1 or T, 1]."""
+        """Return the factors of each layer's low-rank activations: scaling times position factors.
+
+        Each is [K, 1 or b, 1 or T, 1].
+        """
         like = self.adapters[0].lora_vector()
         scaling = column(
             tuple((a.config.scaling,) for a in self.adapters), like.dtype, like.device
@@ -180,13 +184,13 @@ class _Pass:
 
 
 class _Masks:
-    """Inverted dropout masks of one module; every seat draws from its own stream."""
+    """Draws inverted dropout masks for one module, each seat from its own random stream."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self.adapters = adapters
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Masks for x [K, b, T, d_in]."""
+        """Return the masks for an input x [K, b, T, d_in]."""
         masks = torch.ones_like(x)
         for mask, adapter in zip(masks, self.adapters, strict=True):
             if adapter.training and (p := adapter.config.lora_dropout):
@@ -195,7 +199,7 @@ class _Masks:
 
 
 class Prepared(NamedTuple):
-    """A pass and what it adds to the base."""
+    """A pass and its additions to the base."""
 
     now: _Pass | None
     slots: dict[str, Slot]
@@ -210,20 +214,23 @@ class Pack:
     """Runs adapters on one base.
 
     Args:
-        base: a supported causal language model; it is frozen and put in eval mode.
-        compile_backend: of ``torch.compile`` (``inductor``); None runs eagerly. One decoder layer is compiled, on first
-            use, and serves all layers, all adapters and all pack sizes. Worth its half minute on a GPU.
+        base: a supported causal language model. The pack freezes it and puts it in eval mode.
+        compile_backend: backend of ``torch.compile``, such as ``inductor``; None runs eagerly. One
+            decoder layer is compiled, on first use, and serves all layers, adapters and pack sizes.
+            That takes half a minute and pays off on a GPU.
 
     Attributes:
-        max_seats: seats that training puts into one pass; lowered where memory has run out, None until then.
+        max_seats: number of seats that training puts into one pass. None until memory has run out
+            once, then lowered.
 
     Raises:
-        InputError: no model of transformers, one of a type that is not supported, or with other adapters in it.
+        InputError: ``base`` is no transformers model, is of an unsupported type, or has other
+            adapters in it.
 
     Example:
         >>> pack = Pack(base)                                          # doctest: +SKIP
         >>> nll = pack.token_nll([first, second], blocks)              # doctest: +SKIP
-        >>> nll.mean((1, 2)).sum().backward()  # each adapter has its solo gradient  # doctest: +SKIP
+        >>> nll.mean((1, 2)).sum().backward()                          # doctest: +SKIP
     """
 
     def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
@@ -249,10 +256,11 @@ class Pack:
             self._compile(compile_backend)
 
     def _compile(self, backend: str) -> None:
-        # torch._dynamo takes seconds to import, so only where it is used
+        # torch._dynamo takes seconds to import, so it is imported only when needed
         from torch._dynamo import config, maybe_mark_dynamic
 
-        # training and evaluation, the first layer and the others, one seat and many: each is a variant
+        # one variant each for training and evaluation, the first layer and the others, one seat
+        # and many
         config.recompile_limit = max(config.recompile_limit, _VARIANTS)
 
         def serve_any_seats(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +268,8 @@ class Pack:
 
             def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
                 dropout = self._pass is not None and self._pass.dropout
-                if dropout or self._uncompiled:  # compiled code can't draw from a seat's own stream
+                # compiled code can't draw from a seat's own random stream
+                if dropout or self._uncompiled:
                     return forward(hidden_states, *args, **kwargs)
                 maybe_mark_dynamic(hidden_states, 0)
                 return compiled(hidden_states, *args, **kwargs)
@@ -277,7 +286,7 @@ class Pack:
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Within it layers run as they are: a pass of a kind that comes once isn't worth compiling."""
+        """Run layers eagerly within this context, for passes too rare to be worth compiling."""
         self._uncompiled = True
         try:
             yield
@@ -285,7 +294,7 @@ class Pack:
             self._uncompiled = False
 
     def close(self) -> None:
-        """Take everything off the base; it is then as it came, but frozen and in eval mode."""
+        """Restore the base, except that it stays frozen and in eval mode."""
         self._handle.remove()
         for module in self._linear.values():
             close_slot(module)
@@ -295,10 +304,10 @@ class Pack:
                 del layer.forward
 
     def token_nll(self, adapters: Sequence[Adapter], input_ids: Tensor) -> Tensor:
-        """NLL in nats of each predicted token.
+        """Return the NLL in nats of each predicted token.
 
         Args:
-            adapters: K adapters of equal rank; train or eval mode decides on dropout.
+            adapters: K adapters of equal rank; in train mode they use dropout.
             input_ids: [K, b, T]; seat k's rows are ``input_ids[k]``.
 
         Returns:
@@ -322,15 +331,15 @@ class Pack:
         mask: Tensor | None = None,
         history: History | None = None,
     ) -> Prepared:
-        """What :meth:`filled` lets the base compute with; with no adapters, nothing.
+        """Return what :meth:`filled` adds to the base; nothing if there are no adapters.
 
         Args:
-            adapters: of the K seats.
-            positions: [1, T] for all rows, or [K * b, T].
-            rows: b of each seat, by default the batch's rows over K; the batch holds the rows of the first seat, then
-                those of the second, and so on.
-            mask: [K * b, T], 0 at pads; None where there are none.
-            history: of the tokens before these, for landmarks that pool over all tokens so far.
+            adapters: adapters of the K seats.
+            positions: token positions, [1, T] for all rows or [K * b, T].
+            rows: rows b of each seat, by default the batch's rows over K. The batch holds the rows
+                of the first seat, then those of the second, and so on.
+            mask: [K * b, T], 0 at pads; None without pads.
+            history: pools over earlier tokens, for landmarks that pool over all tokens so far.
         """
         if not adapters:
             return Prepared(None, {}, [])
@@ -347,7 +356,7 @@ class Pack:
 
     @contextmanager
     def filled(self, prepared: Prepared) -> Iterator[None]:
-        """Within it the base computes with what was prepared; may be entered again for a second forward."""
+        """Add what was prepared to the base within this context, which may be entered again."""
         before, self._pass = self._pass, prepared.now
         filled = {
             path: fill_slot(module, prepared.slots.get(path))
@@ -370,12 +379,16 @@ class Pack:
     def _add_landmarks(
         self, _norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor | None:
-        """The final norm's hook; a bound method, for a copied base must call the pack that was copied with it."""
+        """Add landmarks after the final norm, as its forward hook.
+
+        The hook is a bound method, so that a copied base calls the pack that was copied with it.
+        """
         return None if self._pass is None else self._pass.add_landmarks(output)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.compile_backend is not None:
             raise RuntimeError(
-                "a base with compiled layers can't be copied: the copy would run the original's layers"
+                "a base with compiled layers can't be copied: "
+                "the copy would run the original's layers"
             )
         return vars(self)

@@ -1,4 +1,4 @@
-"""One adapter in the calls of one base: what each call computes with, and what is computed again in its backward."""
+"""Calls of one base with one adapter, including the recomputation of checkpointed layers."""
 
 import copy
 import inspect
@@ -22,9 +22,9 @@ class Calls:
     """Runs a base, or its body, with one adapter.
 
     Attributes:
-        enabled: whether the adapter is applied at all.
-        merged: whether the base's weights hold the LoRA part already.
-        checkpoints: whether decoder layers keep only their input for the backward pass in training mode.
+        enabled: whether the adapter is applied.
+        merged: whether the base's weights already hold the LoRA part.
+        checkpoints: whether decoder layers are recomputed in the backward pass (in training mode).
     """
 
     def __init__(self, base: PreTrainedModel, adapter: Adapter) -> None:
@@ -39,13 +39,13 @@ class Calls:
     def run(
         self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, cache: Any
     ) -> Any:
-        """Call the base or its body with the adapter in it.
+        """Call the base or its body with the adapter applied.
 
         Args:
             module: the base or its body.
-            call: its keyword arguments; positions are added where there is an attention mask.
-            use_cache: whether to return the key/value cache; None leaves it to the base's configuration.
-            cache: of the tokens before these; None where there are none.
+            call: its keyword arguments; positions are added if there is an attention mask.
+            use_cache: whether to return the key/value cache; None follows the base's configuration.
+            cache: key/value cache of earlier tokens; None without any.
         """
         if cache is not None:
             call[self._cache_name()] = cache
@@ -57,7 +57,7 @@ class Calls:
             return module(use_cache=use_cache, **call)
 
     def adapters(self) -> list[Adapter]:
-        """Return what the pack has to apply now."""
+        """Return the adapters that the pack applies now."""
         if not self.enabled:
             return []
         if not self.merged:
@@ -65,17 +65,21 @@ class Calls:
         return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
 
     def pools(self, *, noncausal: bool) -> bool:
-        """Whether landmarks that pool over many tokens are at work, of the causal kind or the other."""
+        """Return whether landmarks are applied that pool, causally or over the whole block."""
         landmark = self.adapter.landmark if self.enabled else None
         return landmark is not None and landmark.num_pools > 0 and landmark.noncausal == noncausal
 
     def _pool_with_cache(self, call: dict[str, Any], use_cache: bool | None) -> bool | None:
-        """Whether to return a cache; it must be there before the base makes it where landmarks keep theirs in it."""
+        """Return ``use_cache`` for the base, and add a cache to the call if landmarks need one.
+
+        Landmarks that pool store their pools in the cache, so it must exist before the base runs.
+        """
         name = self._cache_name()
         if self.pools(noncausal=True):
             if use_cache or call.get(name) is not None:
                 raise InputError(
-                    "replication_noncausal_pooling can't go on from a cache; pass use_cache=False"
+                    "replication_noncausal_pooling can't continue from a cache; "
+                    "pass use_cache=False"
                 )
             return False
         wanted = self.base.config.use_cache if use_cache is None else use_cache
@@ -84,13 +88,14 @@ class Calls:
         return use_cache
 
     def _prepared(self, call: dict[str, Any]) -> Prepared:
-        """What a call of the base is to compute with."""
+        """Return what the pack adds to the base in this call."""
         positions, mask = self._positions(call), call.get("attention_mask")
         pools = self.pools(noncausal=False) or self.pools(noncausal=True)
         plain = isinstance(mask, Tensor) and mask.ndim == 2
         if pools and mask is not None and not plain:
             raise InputError(
-                "landmarks that pool over the tokens so far need an attention_mask [b, T], 0 at pads"
+                "landmarks that pool over the tokens so far need an attention_mask [b, T], "
+                "0 at pads"
             )
         pads = mask[:, -positions.shape[1] :] if isinstance(mask, Tensor) and plain else None
         cache, layers = call.get(self._cache_name()), self.base.config.num_hidden_layers
@@ -102,7 +107,7 @@ class Calls:
 
     @contextmanager
     def _adapting(self, call: dict[str, Any]) -> Iterator[None]:
-        """Within it the base computes with the adapter."""
+        """Apply the adapter within this context."""
         before, self._running = self._running, self._prepared(call)
         try:
             with self.pack.filled(self._running):
@@ -112,7 +117,7 @@ class Calls:
 
     @contextmanager
     def adapting_every_call(self) -> Iterator[None]:
-        """Within it every call of the base computes with the adapter, each at the positions of its own tokens."""
+        """Apply the adapter in every call of the base, each at the positions of its own tokens."""
         running = ExitStack()
 
         def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
@@ -133,7 +138,7 @@ class Calls:
             running.close()
 
     def _positions(self, call: dict[str, Any]) -> Tensor:
-        """[1 or b, T] positions of a call's tokens: as given, else counted from each row's first real token."""
+        """Return the positions [1 or b, T] of a call's tokens, from each row's first real token."""
         given: Tensor | None = call.get("position_ids")
         if given is not None:
             return given
@@ -141,9 +146,7 @@ class Calls:
             call["input_ids"] if call.get("input_ids") is not None else call.get("inputs_embeds")
         )
         if tokens is None:
-            raise InputError(
-                "there are no tokens: pass input_ids [b, T] or inputs_embeds [b, T, d]"
-            )
+            raise InputError("no tokens given: pass input_ids [b, T] or inputs_embeds [b, T, d]")
         length = tokens.shape[1]
         mask = call.get("attention_mask")  # for some caches a dictionary of masks
         if isinstance(mask, Tensor) and mask.ndim == 2:
@@ -154,7 +157,7 @@ class Calls:
         return torch.arange(start, start + length, device=tokens.device)[None]
 
     def _cache_name(self) -> str:
-        """What the base calls its key/value cache: ``cache`` in newer transformers."""
+        """Return the base's argument for its key/value cache: ``cache`` in newer transformers."""
         return (
             "cache"
             if "cache" in inspect.signature(self.base.forward).parameters
@@ -162,30 +165,32 @@ class Calls:
         )
 
     def enable_checkpoints(self, given: Mapping[str, Any] | None, where: Mapping[str, Any]) -> None:
-        """Turn on the base's own non-reentrant checkpoints.
+        """Turn on the base's own non-reentrant gradient checkpointing.
 
         Args:
             given: arguments of ``torch.utils.checkpoint.checkpoint``.
             where: arguments of the base's own method.
 
         Raises:
-            InputError: ``use_reentrant`` or ``context_fn`` was given.
+            InputError: ``given`` holds ``use_reentrant=True`` or ``context_fn``.
         """
         options = dict(given or {})
         if options.pop("use_reentrant", False) or "context_fn" in options:
             raise InputError(
-                "checkpoints of a frozen base must have use_reentrant=False and a context_fn of their own"
+                "gradient checkpointing of a frozen base needs use_reentrant=False and sets "
+                "context_fn itself"
             )
         options |= {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
         if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
             self.base.activation_checkpointing_enable(options, **where)
         else:
             self.base.gradient_checkpointing_enable(options, **where)
-        self.base.disable_input_require_grads()  # it makes them require gradients, which only reentrant ones need
+        # the base made its inputs require gradients, which only reentrant checkpoints need
+        self.base.disable_input_require_grads()
         self.checkpoints = True
 
     def disable_checkpoints(self) -> None:
-        """Turn them off; where they are off already, leave the base alone."""
+        """Turn gradient checkpointing off, if it is on."""
         if not self.checkpoints:
             return
         if hasattr(self.base, "activation_checkpointing_disable"):
@@ -196,9 +201,10 @@ class Calls:
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
-        """Within it the decoder layers take themselves to be training, which is when they checkpoint.
+        """Put the decoder layers in training mode, the only mode in which they checkpoint.
 
-        What lies in them, dropout above all, stays in eval mode; and other users of the base see none of it.
+        Their submodules, such as dropout, stay in eval mode, and other users of the base see no
+        change.
         """
         layers = list(decoder_layers(self.base).values())
         for layer in layers:
@@ -212,13 +218,13 @@ class Calls:
     def _checkpoint_contexts(
         self,
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """What a checkpoint enters for its layer: nothing the first time, this very call's adapter the second."""
+        """Return the contexts of a layer's first forward (none) and of its recomputation."""
         assert self._running is not None
-        return nullcontext(), _Again(self.pack, self._running)
+        return nullcontext(), _Recomputation(self.pack, self._running)
 
 
-class _Again:
-    """Brings back, as often as entered, what a call computes with and where its dropout streams then were."""
+class _Recomputation:
+    """Restores the additions and the dropout streams of a call; may be entered repeatedly."""
 
     def __init__(self, pack: Pack, prepared: Prepared) -> None:
         self._pack, self._prepared = pack, prepared
@@ -243,16 +249,17 @@ class _Again:
 
 
 def _without_lora(adapter: Adapter) -> Adapter:
-    """The same parameters with no module to adapt: landmarks alone."""
+    """Return an adapter of the same parameters without adapted modules: its landmarks alone."""
     alone = copy.copy(adapter)
     alone.targets = {}
     return alone
 
 
 class AdaptedBody:
-    """A base's body (all but its head) whose calls compute with the adapter; everything else is read from the body.
+    """A base's body (all but its head) that applies the adapter when called.
 
-    Tools that fuse the head with their loss call it in place of the model, such as TRL's ``SFTTrainer``.
+    Tools that fuse the head with their loss, such as TRL's ``SFTTrainer``, call the body instead of
+    the model. All other attributes are the body's own.
     """
 
     def __init__(self, body: nn.Module, run: Any) -> None:

@@ -22,7 +22,7 @@ class NormLandmark(Landmark):
     Attributes:
         landmarks: [L, d].
         content_gate: [L, d].
-        scale: a number.
+        scale: scalar.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class NormLandmark(Landmark):
 def mix_at_norm(
     modules: Sequence[NormLandmark | None], hidden: Tensor, positions: Positions, tokens: Tokens
 ) -> Tensor:
-    """Add to each seat's rows its own landmarks after the final norm.
+    """Return the hidden states with each seat's landmarks added to its rows.
 
     Args:
-        modules: of the K seats.
-        hidden: [K * b, T, d], of any floating dtype.
-        positions: of the pass.
-        tokens: of the pass.
+        modules: landmark modules of the K seats; None for a seat without landmarks at the norm.
+        hidden: output of the final norm, [K * b, T, d], of any floating dtype.
+        positions: token positions of the pass.
+        tokens: tokens of the pass.
 
     Returns:
         [K * b, T, d] in the dtype of ``hidden``.

@@ -13,19 +13,19 @@ from hylorada.config import HyLoRADAConfig
 
 
 class AttentionIntegratedLandmark(Landmark):
-    """L trained keys and values for each key/value head of every layer, with an attention of their own.
+    """L trained keys and values for each key/value head of every layer.
 
-    A head's output is o' = o + scale * softmax(q K^T / sqrt(head_dim)) V over its landmarks; the base's attention to
-    the text stays whole, as in the zero-initialised attention of LLaMA-Adapter (Zhang et al. 2023). Queries are taken
-    as the base's attention gets them (rotated, where the base rotates them).
+    A head's output becomes o' = o + scale * softmax(q K^T / sqrt(head_dim)) V over its landmarks.
+    The base's attention to the text is unchanged, as in LLaMA-Adapter's zero-initialised attention
+    (Zhang et al. 2023). Queries are those of the base's attention, rotated where the base does so.
 
     Args:
-        num_layers: layers of the base.
-        num_heads: key/value heads.
-        head_dim: their size.
-        num_landmarks: L.
-        seed: of the initial keys.
-        dtype: of all parameters.
+        num_layers: number of layers of the base.
+        num_heads: number of key/value heads.
+        head_dim: size of a head.
+        num_landmarks: number of landmarks L.
+        seed: seed of the initial keys.
+        dtype: dtype of all parameters.
     """
 
     design = "attention"
@@ -66,12 +66,12 @@ class AttentionIntegratedLandmark(Landmark):
         return self.keys.shape[2]
 
     def forward(self, query: Tensor, layer: int, scaling: float | None = None) -> Tensor:
-        """What is added to the attention's output.
+        """Return what the landmarks add to the attention's output.
 
         Args:
             query: [b, query heads, T, head_dim], of any floating dtype.
-            layer: its number.
-            scaling: of the logits; 1 / sqrt(head_dim) by default.
+            layer: number of the layer.
+            scaling: factor of the logits; 1 / sqrt(head_dim) by default.
 
         Returns:
             [b, query heads, T, head_dim] in the dtype of ``query``.
@@ -85,13 +85,13 @@ class AttentionIntegratedLandmark(Landmark):
 
 @dataclass(eq=False)
 class HeadMix:
-    """Landmarks of one layer's attention heads; tensors of their own.
+    """The landmarks of K seats in the attention of one layer. No tensor is a view.
 
     Attributes:
         keys: [K, key/value heads, L, head_dim].
-        values: the same, scaled.
+        values: [K, key/value heads, L, head_dim], scaled.
         padding: [K, L], -inf at padded landmarks.
-        rows: b; None takes it from the input.
+        rows: rows b of each seat; None takes them from the input.
     """
 
     keys: Tensor
@@ -100,16 +100,16 @@ class HeadMix:
     rows: int | None
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
-        """Tensors and their dimensions that differ from pack to pack: K and L."""
+        """Return each tensor with the dimensions that vary between packs: K and L."""
         banks = [(t, i) for t in (self.keys, self.values) for i in (0, 2)]
         return [*banks, (self.padding, 0), (self.padding, 1)]
 
     def context(self, query: Tensor, scaling: float) -> Tensor:
-        """What is added to the attention's output.
+        """Return what the landmarks add to the attention's output.
 
         Args:
             query: [K * b, query heads, T, head_dim].
-            scaling: of the logits.
+            scaling: factor of the logits.
 
         Returns:
             [K * b, T, query heads, head_dim].
@@ -144,7 +144,7 @@ class HeadMix:
 def head_mixes(
     modules: Sequence[AttentionIntegratedLandmark | None], dtype: torch.dtype, rows: int | None
 ) -> list[HeadMix]:
-    """By layer the landmarks of K seats, in the dtype of the base."""
+    """Return the landmarks of K seats for each layer, in the dtype of the base."""
     keys = stacked(modules, lambda m: m.keys)  # [K, layers, heads, L, head_dim]
     values = stacked(modules, lambda m: m.scale[:, None, None, None] * m.values)
     columns = zip(by_layer(keys.to(dtype)), by_layer(values.to(dtype)), strict=True)

@@ -71,7 +71,7 @@ def most_landmarks(modules: Sequence[LandmarkT | None]) -> int:
 
 
 def stacked(modules: Sequence[LandmarkT | None], get: Callable[[LandmarkT], Tensor]) -> Tensor:
-    """Stack a tensor [..., L, d] of each seat to [K, ..., max L, d], with zeros for a seat without landmarks."""
+    """Stack [..., L, d] of each seat to [K, ..., max L, d], with zeros for a seat of None."""
     landmarks = most_landmarks(modules)
     padded = [
         None if m is None else F.pad(get(m), (0, 0, 0, landmarks - m.num_landmarks))

@@ -14,17 +14,17 @@ from hylorada.runtime.devices import to_device
 
 
 class LandmarkLoRA(NormLandmark):
-    """h' = h + scale * softmax(content_gate(mean of h so far)) @ landmarks: one gate for all that was read.
+    """h' = h + scale * softmax(content_gate(running mean of h)) @ landmarks.
 
-    The first, "global" landmarks. The published code took the mean over the whole block, future tokens included
-    (``noncausal``).
+    These are the first, "global" landmarks. The published code took the mean over the whole block,
+    future tokens included (``noncausal``).
 
     Args:
-        hidden_size: d.
-        num_landmarks: L.
+        hidden_size: size d of the hidden states.
+        num_landmarks: number of landmarks L.
         noncausal: take the mean over the whole block; only to repeat published figures.
-        seed: of the initial gates.
-        dtype: of all parameters.
+        seed: seed of the initial gates.
+        dtype: dtype of all parameters.
     """
 
     design = "global"
@@ -61,7 +61,7 @@ class LandmarkLoRA(NormLandmark):
         return {**super().applied(), "replication_noncausal_pooling": self.noncausal}
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Add the gated landmarks.
+        """Return the hidden states with the gated landmarks added.
 
         Args:
             hidden: [b, T, d], of any floating dtype.

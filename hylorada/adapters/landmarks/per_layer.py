@@ -1,4 +1,4 @@
-"""The ``per_layer`` design: landmarks at the MLP output of each layer, gated by its running maximum."""
+"""The ``per_layer`` design: landmarks at each layer's MLP output, gated by its running maximum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,17 @@ from hylorada.runtime.devices import to_device
 
 
 class PerLayerLandmark(Landmark):
-    """m' = m + scale * softmax(gate(maximum of m so far)) @ landmarks at the MLP output m of each layer.
+    """m' = m + scale * softmax(gate(running maximum of m)) @ landmarks at each MLP output m.
 
     Args:
-        num_layers: layers of the base; each has its own gate and scale.
-        hidden_size: d.
-        num_landmarks: L.
-        share_landmarks: one bank of landmarks for all layers.
-        noncausal: take the maximum over the whole block, future tokens included; only to repeat published figures.
-        seed: of the initial gates.
-        dtype: of all parameters.
+        num_layers: number of layers of the base; each has its own gate and scale.
+        hidden_size: size d of the hidden states.
+        num_landmarks: number of landmarks L.
+        share_landmarks: use one bank of landmarks for all layers.
+        noncausal: take the maximum over the whole block, future tokens included; only to repeat
+            published figures.
+        seed: seed of the initial gates.
+        dtype: dtype of all parameters.
     """
 
     design = "per_layer"
@@ -79,11 +80,11 @@ class PerLayerLandmark(Landmark):
         return self.gates.shape[1]
 
     def forward(self, output: Tensor, layer: int, mask: Tensor | None = None) -> Tensor:
-        """Add the gated landmarks of one layer.
+        """Return the layer's MLP output with its gated landmarks added.
 
         Args:
             output: [b, T, d] of the layer's MLP, of any floating dtype.
-            layer: its number.
+            layer: number of the layer.
             mask: [b, T], 0 at pads.
 
         Returns:
@@ -98,16 +99,16 @@ class PerLayerLandmark(Landmark):
 
 @dataclass(eq=False)
 class LayerMix:
-    """Landmarks at the MLP output of one layer. All are tensors of their own, no views (see :class:`Slot`).
+    """The landmarks of K seats at the MLP output of one layer. No tensor is a view.
 
     Attributes:
         gate: [K, L, d].
         vectors: [K, L, d], scaled.
         padding: [K, L], -inf at padded landmarks.
-        noncausal: [K], true for seats that pool over the whole block; None without such.
-        rows: b; None takes it from the input.
-        tokens: of the pass.
-        layer: its number.
+        noncausal: [K], true for seats that pool over the whole block; None without any.
+        rows: rows b of each seat; None takes them from the input.
+        tokens: tokens of the pass.
+        layer: number of the layer.
     """
 
     gate: Tensor
@@ -119,15 +120,15 @@ class LayerMix:
     layer: int
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
-        """Tensors and their dimensions that differ from pack to pack: K and L."""
-        found = [(t, i) for t in (self.gate, self.vectors, self.padding) for i in (0, 1)]
-        return found if self.noncausal is None else [*found, (self.noncausal, 0)]
+        """Return each tensor with the dimensions that vary between packs: K and L."""
+        banks = [(t, i) for t in (self.gate, self.vectors, self.padding) for i in (0, 1)]
+        return banks if self.noncausal is None else [*banks, (self.noncausal, 0)]
 
     def add_to(self, output: Tensor) -> Tensor:
-        """[K * b, T, d]"""
+        """Return the output [K * b, T, d] with the gated landmarks added."""
         seats, length, size = self.gate.shape[0], output.shape[1], output.shape[2]
         rows = output.shape[0] // seats if self.rows is None else self.rows
-        # the layer is not read without need: compiled code would then tell the layers apart
+        # reading the layer number would make torch.compile compile every layer separately
         index = 0 if self.tokens.history is None else self.layer
         pooled = self.tokens.running_maximum(output, index=index).view(seats, rows, length, size)
         if self.noncausal is not None:
@@ -141,7 +142,7 @@ class LayerMix:
 def layer_mixes(
     modules: Sequence[PerLayerLandmark | None], dtype: torch.dtype, rows: int | None, tokens: Tokens
 ) -> list[LayerMix]:
-    """By layer the landmarks of K seats, in the dtype of the base."""
+    """Return the landmarks of K seats for each layer, in the dtype of the base."""
     gates = stacked(modules, lambda m: m.gates)  # [K, layers, L, d]
     vectors = stacked(modules, lambda m: m.scale[:, None, None] * m.landmarks)
     columns = zip(by_layer(gates.to(dtype)), by_layer(vectors.to(dtype)), strict=True)

@@ -1,4 +1,4 @@
-"""The ``position_adaptive`` design: gates that depend on the bucket of the position, fixed or learned.
+"""The ``position_adaptive`` design: gates that depend on the position's bucket, fixed or learned.
 
 In a pack, a seat with fewer buckets than others is padded: no position lies in a padded bucket.
 """
@@ -27,17 +27,17 @@ from hylorada.runtime.random_streams import stream
 
 
 class PositionLandmark(NormLandmark):
-    """h' = h + scale * softmax(W_bucket(p) @ position_gates + content_gate(h)) @ landmarks, position by position.
+    """h' = h + scale * softmax(W_bucket(p) @ position_gates + content_gate(h)) @ landmarks.
 
-    Each position is computed from itself alone, so the design is causal.
+    The output at a position depends on that position alone, so the design is causal.
 
     Args:
-        hidden_size: d.
-        num_landmarks: L.
-        num_buckets: B.
-        max_positions: T, the trained block length.
-        seed: of the initial gates.
-        dtype: of all parameters.
+        hidden_size: size d of the hidden states.
+        num_landmarks: number of landmarks L.
+        num_buckets: number of buckets B.
+        max_positions: trained block length T.
+        seed: seed of the initial gates.
+        dtype: dtype of all parameters.
     """
 
     design = "position_adaptive"
@@ -103,7 +103,7 @@ class PositionLandmark(NormLandmark):
         return _bucket_weights(modules, buckets, positions, gates) @ gates[:, None]
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Add the gated landmarks.
+        """Return the hidden states with the gated landmarks added.
 
         Args:
             hidden: [b, T, d], of any floating dtype.
@@ -118,7 +118,10 @@ class PositionLandmark(NormLandmark):
 
 
 class PositionAdaptiveLandmark(PositionLandmark):
-    """Landmarks gated by fixed buckets ("log" or "linear" spacing); positions beyond T use the last one."""
+    """Landmarks gated by fixed buckets, with "log" or "linear" spacing.
+
+    Positions beyond ``max_positions`` fall into the last bucket.
+    """
 
     edges: Tensor
 
@@ -152,7 +155,10 @@ class PositionAdaptiveLandmark(PositionLandmark):
 
 
 class LearnableBucketLandmark(PositionLandmark):
-    """Landmarks gated by soft buckets whose B-1 boundaries are trained (see :func:`soft_bucket_weights`)."""
+    """Landmarks gated by soft buckets whose B-1 boundaries are trained.
+
+    :func:`soft_bucket_weights` has the formula.
+    """
 
     start: Tensor
 
@@ -200,16 +206,18 @@ class LearnableBucketLandmark(PositionLandmark):
 def position_gates(
     config: HyLoRADAConfig, parameters: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gates of a ``position_adaptive`` adapter as far as they depend on the position alone.
+    """Return the position part of the gates of a ``position_adaptive`` adapter.
 
-    The content's part, which depends on the hidden states, is taken as zero: softmax(W_bucket(p) @ position_gates).
+    The content gate, which depends on the hidden states, is taken as zero, which leaves
+    softmax(W_bucket(p) @ position_gates).
 
     Args:
-        config: of the adapter, with ``max_positions`` T.
-        parameters: of the adapter, by name.
+        config: configuration of the adapter, with ``max_positions`` T.
+        parameters: parameters of the adapter by name.
 
     Returns:
-        The weights [T, L] of the landmarks at each position, and the bucket [T] that has the largest weight there.
+        The weights [T, L] of the landmarks at each position, and the bucket [T] with the largest
+        weight there.
     """
     own = {
         n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")

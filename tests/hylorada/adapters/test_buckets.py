@@ -32,7 +32,10 @@ SHAPES = [
 
 
 def _t5_bucket(position: int, num_buckets: int, max_positions: int) -> int:
-    """T5's formula in whole numbers: the largest j with (p / half)^n >= (T / half)^j, n the number of log buckets."""
+    """Evaluate T5's formula in integers.
+
+    With n log buckets it is the largest j with (p / half)^n >= (T / half)^j.
+    """
     half = num_buckets // 2
     n = num_buckets - half
     if position < half:

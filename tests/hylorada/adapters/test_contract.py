@@ -227,7 +227,8 @@ def test_merged_lora_part_equals_the_unmerged(
 
 @pytest.mark.parametrize(
     ("family", "design"),
-    # all other designs have the LoRA part of one of these; that they save it alone is seen on any one family
+    # all other designs share the LoRA part with one of these; one family shows that they save it
+    # alone
     [
         (f, d)
         for d in DESIGNS
@@ -254,7 +255,8 @@ def _saved(
     for family in FAMILIES:
         base = make_base(family)
         base.save_pretrained(folder / family)
-        # files hold what an architecture names and a design trains; head sizes differ within an architecture too
+        # files hold the modules of an architecture and the tensors of a design; head sizes differ
+        # within an architecture too
         for design in DESIGNS if family in ARCHITECTURES else ["attention, DoRA"]:
             model = HyLoRADAModel(base, make_config(**DESIGNS[design])).eval()
             scramble(model.adapter)

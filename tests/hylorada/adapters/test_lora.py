@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, PositionBias
+from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack, PositionBias
 from hylorada.adapters.buckets import fixed_edges
-from hylorada.adapters.lora import LoRA, initial_magnitude, updated_norms
+from hylorada.adapters.lora import LoRA, initial_magnitude, updated_norms, weight_of
 from hylorada.adapters.running_pools import Tokens
 from hylorada.multi_adapter.pack import _Pass
 
@@ -26,7 +26,7 @@ FAMILIES = ["llama", "gpt2", "gpt_neox"]
 def _ours_and_stock(
     base: PreTrainedModel, again: PreTrainedModel, config: HyLoRADAConfig, targets: list[str]
 ) -> tuple[HyLoRADAModel, PeftModel, dict[str, nn.Parameter]]:
-    """Our model on one base, PEFT's with the same factors on its copy, and PEFT's factors by our names."""
+    """Return our model, PEFT's with the same factors on a copy, and PEFT's factors by our names."""
     ours = HyLoRADAModel(base, config, seed=3)
     generator = torch.Generator().manual_seed(1)
     for module in ours.adapter.modules():
@@ -232,3 +232,37 @@ def test_position_bias_scales_each_layers_update(
             theirs.lora_B.copy_(ours.lora_B * factor)
     ids = torch.arange(32).view(2, 16)
     torch.testing.assert_close(biased(ids).logits, folded(ids).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pack_adds_to_every_module_what_lora_forward_returns(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    token_blocks: npt.NDArray[np.int32],
+    family: str,
+) -> None:
+    base = make_base(family, torch.float64)
+    configs = (make_config(**BARE), make_config(**BARE | {"position_bias": True, "lora_alpha": 3}))
+    adapters = [Adapter(base, c, seed=k).eval() for k, c in enumerate(configs)]
+    for adapter in adapters:
+        for parameter in adapter.parameters():
+            parameter.data.normal_(generator=torch.Generator().manual_seed(len(parameter)))
+    pack, calls = Pack(base), {}
+    paths = list(adapters[0].targets)
+    for path in paths:
+        base.get_submodule(path).register_forward_hook(
+            lambda module, args, output, path=path: calls.update({path: (args[0], output)})
+        )
+    pack.token_nll(adapters, torch.from_numpy(token_blocks[:4]).long().view(2, 2, -1))
+    for path in paths:
+        module, (x, output) = base.get_submodule(path), calls[path]
+        frozen = F.linear(x, weight_of(module), module.bias)
+        positions = torch.arange(x.shape[1])[None]
+        for k, adapter in enumerate(adapters):
+            lora, bias = adapter.lora_at(path), adapter.position_bias
+            assert lora is not None
+            layer = adapter.targets[path].layer
+            factors = None if bias is None else bias(positions)[layer]
+            rows = slice(2 * k, 2 * k + 2)
+            expected = frozen[rows] + lora(x[rows], adapter.config.scaling, factors)
+            torch.testing.assert_close(output[rows], expected, rtol=0, atol=1e-12)

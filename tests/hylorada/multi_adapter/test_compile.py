@@ -1,4 +1,4 @@
-"""Compiled decoder layers: one compilation serves all layers, adapters and pack sizes, and changes no loss."""
+"""One compiled decoder layer serves all layers, adapters and pack sizes, and changes no loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,8 @@ from hylorada import (
     train_step,
 )
 
-# torch._dynamo itself uses what torch deprecates; the "eager" backend traces and guards as inductor does, in seconds
+# torch._dynamo itself uses what torch deprecates; the "eager" backend traces and guards as
+# inductor does, but in seconds
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 ARMS: list[dict[str, Any]] = [
     {"landmark_bucketing": "learnable"},

@@ -1,4 +1,4 @@
-"""The pack: each seat's training is its solo training, whoever sits beside it; later tokens touch no earlier output."""
+"""A seat trains as it would alone, whatever its neighbours; later tokens affect no earlier output."""
 
 import hashlib
 import itertools
