@@ -1,4 +1,4 @@
-"""A seat trains as it would alone, whatever its neighbours; later tokens affect no earlier output."""
+"""A seat trains as it would alone, whatever its neighbours; no output depends on later tokens."""
 
 import hashlib
 import itertools
