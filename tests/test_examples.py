@@ -41,18 +41,26 @@ def test_there_are_examples() -> None:
     assert len(_MODULES) == 13
 
 
+def _run_python_of(readme: str, count: int) -> dict[str, Any]:
+    """Run a document's Python blocks in order, as a reader would, and return their names."""
+    text = (_ROOT / readme).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == count
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    return names
+
+
+def test_python_of_the_readme(tmp_path: Path) -> None:
+    _run_python_of("README.md", count=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["my-adapter"]
+
+
 @pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true"
 )  # Trainer's default, where there is no GPU
-def test_python_of_the_readme(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```",
-        (_ROOT / "README.md").read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    assert len(blocks) == 2
-    names: dict[str, Any] = {}
-    for block in blocks:  # one after the other, as a reader would
-        exec(block, names)
+def test_python_of_the_adapters_readme(tmp_path: Path) -> None:
+    names = _run_python_of("hylorada/README.md", count=2)
     assert {"my-adapter", "trainer-runs"} <= {path.name for path in tmp_path.iterdir()}
     assert names["model"].get_learned_boundaries().shape == (31,)
