@@ -22,8 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from hylorada.adapters.adapter import Adapter, check_base
 from hylorada.base_models.architectures import Target
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
+from hylorada.base_models.finding import find_base
 from hylorada.base_models.lfs_pointers import pointer_problem
-from hylorada.base_models.loading import find_base
 from hylorada.base_models.portable_names import portable_path
 from hylorada.errors import InputError
 from hylorada.saving.tensor_checks import (

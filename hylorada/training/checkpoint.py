@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hylorada.adapters.adapter import group_of
-from hylorada.errors import InputError
+from hylorada.errors import InputError, UnreadableCheckpoint
 from hylorada.runtime.atomic_files import replace_file
 from hylorada.training.seat import Seat
 
@@ -23,10 +23,6 @@ _TEXTS = ("step", "extra", "layout")
 _VECTORS = ("values", "exp_avg", "exp_avg_sq")
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
-
-
-class UnreadableCheckpoint(InputError):
-    """A seat's file that is damaged or of another version: training it anew gives the same seat."""
 
 
 def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:

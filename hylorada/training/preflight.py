@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hylorada.adapters.adapter import Adapter
 from hylorada.base_models.architectures import architecture_of, decoder_layers
-from hylorada.errors import InputError
+from hylorada.errors import DoesNotFit, InputError
 from hylorada.multi_adapter.pack import Pack
 from hylorada.training.seat import Seat
-from hylorada.training.steps import DoesNotFit, train_step
+from hylorada.training.steps import train_step
 
 _STEPS = 2
 _NOISE = 0.02

@@ -12,19 +12,8 @@ from torch import Tensor
 from hylorada.adapters.adapter import Adapter
 from hylorada.config import TrainingConfig
 from hylorada.data.batch_order import BatchOrder
+from hylorada.errors import Diverged
 from hylorada.runtime.devices import column, to_device
-
-
-class Diverged(Exception):
-    """The training loss or gradient of one seat is no longer finite.
-
-    Attributes:
-        step: the optimizer step (from 1) at which it was seen.
-    """
-
-    def __init__(self, what: str, step: int) -> None:
-        super().__init__(f"non-finite {what} at step {step}")
-        self.step = step
 
 
 def learning_rate_factor(step: int, training: TrainingConfig) -> float:

@@ -11,27 +11,14 @@ import torch
 from hylorada.adapters.adapter import Adapter, boundary_penalties
 from hylorada.data.blocks import Blocks
 from hylorada.data.perplexity import Evaluation, summarize
+from hylorada.errors import Diverged, DoesNotFit
 from hylorada.multi_adapter.pack import Pack
 from hylorada.runtime.devices import is_out_of_memory, to_device
-from hylorada.training.seat import Diverged, PendingStep, Seat, update
+from hylorada.training.seat import PendingStep, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
 _EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
 TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
-
-
-class DoesNotFit(Exception):
-    """One seat alone needs more memory than the device has."""
-
-    def __init__(self, device: torch.device) -> None:
-        used = (
-            torch.cuda.max_memory_allocated(device) / 2**30
-            if device.type == "cuda"
-            else float("nan")
-        )
-        super().__init__(
-            f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB"
-        )
 
 
 Outcome = float | Diverged | DoesNotFit
@@ -75,11 +62,20 @@ def start_step(
         if pending is not None:
             started.append((names, pending))
         elif len(names) == 1:
-            started.append((names, DoesNotFit(pack.base.device)))
+            started.append((names, _does_not_fit(pack.base.device)))
         else:
             pack.max_seats = len(names) // 2
             waiting[:0] = _parts(names, pack.max_seats)
     return started
+
+
+def _does_not_fit(device: torch.device) -> DoesNotFit:
+    is_cuda = device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(device) / 2**30 if is_cuda else float("nan")
+    return DoesNotFit(
+        f"a single trial does not fit into the memory of {device}: "
+        f"it needs more than {peak:.1f} GiB"
+    )
 
 
 def _parts(names: list[Name], size: int | None) -> list[list[Name]]:

@@ -359,7 +359,7 @@ def test_gated_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", refuse)
-    monkeypatch.setattr("hylorada.base_models.loading.hub_is_reachable", bool)
+    monkeypatch.setattr("hylorada.base_models.finding.hub_is_reachable", bool)
     with pytest.raises(InputError, match="access to some/model needs approval and a token"):
         inspect_base("some/model")
 

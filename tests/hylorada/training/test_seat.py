@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, TrainingConfig
 from hylorada.data.batch_order import BatchOrder
+from hylorada.errors import Diverged
 from hylorada.training import seat as seat_module
-from hylorada.training.seat import Diverged, Seat, learning_rate_factor, update
+from hylorada.training.seat import Seat, learning_rate_factor, update
 
 MakeSeat = Callable[..., Seat]
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
