@@ -92,7 +92,7 @@ def _without(name: str) -> Callable[[dict[str, Tensor]], Any]:
         (_without("adapter.landmark.scale"), "tensor 'adapter.landmark.scale' is missing"),
         (
             _without("hylorada_config"),
-            "is older than checkpoints that hold the adapter's configuration; make the ",
+            "is from a version whose checkpoints don't hold the adapter's configuration; make the ",
         ),
         (lambda state: state.update(extra=torch.ones(2)), "tensor 'extra' is unexpected"),
         (
