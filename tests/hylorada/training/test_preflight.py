@@ -69,7 +69,7 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
     leaking = lab.seat(landmark_design=design)
     leaking.adapter.landmark.noncausal = True  # type: ignore[union-attr]
     misapplied, problem = lab.problems(lab.seat(), leaking)
-    assert misapplied == "replication_noncausal_pooling is True in the trainer, False was asked for"
+    assert misapplied == "replication_noncausal_pooling is True in the trainer, False was requested"
     assert problem.startswith(
         f"landmark_design {design!r}: the prediction from 1 tokens depends on later ones"
     )
@@ -97,7 +97,7 @@ def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> N
     other.adapter.config = seat.adapter.config
     assert (
         lab.problems(other)[0]
-        == "landmark_design is 'global' in the trainer, 'per_layer' was asked for"
+        == "landmark_design is 'global' in the trainer, 'per_layer' was requested"
     )
 
 
@@ -160,7 +160,7 @@ def test_setting_that_did_not_arrive_is_named(make_lab: Callable[..., Lab]) -> N
     lab = make_lab()
     seat = lab.seat()
     seat.optimizer.param_groups[0]["weight_decay"] = 0.5
-    assert lab.problems(seat) == ["weight_decay is 0.5 in the trainer, 0.0 was asked for"]
+    assert lab.problems(seat) == ["weight_decay is 0.5 in the trainer, 0.0 was requested"]
 
 
 def test_base_that_moves_is_named(make_lab: Callable[..., Lab]) -> None:
