@@ -120,6 +120,6 @@ def test_chats_are_written_by_the_chat_template(tmp_path: Path) -> None:
         assert "".join(sum(text.splits.values(), ())) == "<user>Hello?\n<assistant>Yes.\n" * 40
         tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
         with pytest.raises(
-            InputError, match="chat 1: the chat template refuses it: roles must alternate"
+            InputError, match="chat 1: the chat template rejects it: roles must alternate"
         ):
             load_text(str(path), tokenizer=tokenizer)
