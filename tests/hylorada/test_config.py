@@ -1,4 +1,4 @@
-"""Configurations: JSON both ways, and every problem named at once."""
+"""Configurations: conversion to and from JSON, and errors that name every problem at once."""
 
 import dataclasses
 import json
@@ -210,12 +210,15 @@ def test_design_fields_are_checked_against_each_other() -> None:
     assert caught.value.problems == [
         "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'",
         "share_landmarks needs landmark_design 'per_layer', got 'attention'",
-        "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got 'attention'",
+        "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', "
+        "got 'attention'",
     ]
     HyLoRADAConfig(
         landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True
     )
-    HyLoRADAConfig(landmark_design="global", max_positions=16)  # no buckets, so none too many
+    HyLoRADAConfig(
+        landmark_design="global", max_positions=16
+    )  # there are no buckets to be too many
 
 
 def test_properties_follow_the_fields() -> None:

@@ -1,4 +1,4 @@
-"""Saved adapters: stock PEFT computes what we do, every bit comes back, and nothing that doesn't fit is taken in."""
+"""Saved adapters: stock PEFT computes the same, every bit is restored, and misfits are refused."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def trained(
     make_base: MakeBase, make_config: MakeConfig, scramble: Scramble
 ) -> Callable[..., HyLoRADAModel]:
-    """A model with an adapter far from its start."""
+    """Return a function that builds a model with an adapter far from its start."""
 
     def make(
         family: str = "llama", dtype: torch.dtype = torch.float32, **changes: Any
@@ -69,7 +69,7 @@ def trained(
 
 @pytest.fixture
 def saved(trained: Callable[..., HyLoRADAModel], tmp_path: Path) -> Path:
-    """A trained learnable adapter of the llama base."""
+    """Return the folder of a trained learnable adapter of the llama base."""
     trained(**ARMS["learnable"]).save_pretrained(tmp_path / "adapter")
     return tmp_path / "adapter"
 
@@ -106,7 +106,7 @@ def test_stock_peft_computes_the_same_logits_in_fp32(
 def test_stock_peft_adapts_the_named_modules_and_no_others(
     trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, family: str
 ) -> None:
-    """`c_proj` is the name of two modules of a GPT-2 layer, one in the attention and one in the MLP."""
+    """A GPT-2 layer has two modules named `c_proj`, in the attention and in the MLP."""
     for names in (None, MLPS[family]):
         model = trained(family, torch.float64, **LORA_ALONE, target_modules=names)
         model.save_pretrained(tmp_path)
@@ -218,7 +218,7 @@ def test_crash_between_two_renames_is_seen(
     monkeypatch: pytest.MonkeyPatch,
     renamed: int,
 ) -> None:
-    """Of equal shapes, the old save's files and the new one's would otherwise make one wrong adapter."""
+    """Files of two saves have equal shapes, and would together load as one wrong adapter."""
     model = trained(**{**ARMS["learnable"], "temperature": 0.2})
     scramble(model.adapter, seed=9)
     rename, calls = Path.replace, []
@@ -233,7 +233,7 @@ def test_crash_between_two_renames_is_seen(
     with pytest.raises(OSError, match="power cut"):
         model.save_pretrained(saved)
     monkeypatch.undo()
-    if renamed == 1:  # only PEFT's JSON, which is the same in both
+    if renamed == 1:  # PEFT's JSON is the same in both saves
         load_adapter(make_base(), saved)
         return
     with pytest.raises(
@@ -521,7 +521,7 @@ def test_non_finite_adapter_is_not_saved(
 def test_non_finite_tensor_is_refused_by_name(
     saved: Path, make_base: MakeBase, file: str, value: float
 ) -> None:
-    """1e300 fits an adapter of an fp64 base, not of this one."""
+    """The number 1e300 fits an adapter of an fp64 base, but not of this one."""
     tensors = load_file(saved / file)
     name = sorted(tensors)[0]
     tensors[name] = torch.full_like(tensors[name], value, dtype=torch.float64)

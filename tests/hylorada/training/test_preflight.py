@@ -1,4 +1,4 @@
-"""The probe passes what is sound, and names what is not."""
+"""The probe accepts sound adapters and names the faults of others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
 def test_leak_within_chunks_is_found(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its borders lie on powers of two."""
+    """The probe finds a leak whose borders are at powers of two."""
 
     def by_chunk(_tokens: Tokens, x: torch.Tensor, **_: Any) -> torch.Tensor:
         chunks = x.view(len(x), -1, 8, x.shape[2])
