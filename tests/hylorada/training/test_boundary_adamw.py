@@ -30,26 +30,15 @@ MakeModel = Callable[..., HyLoRADAModel]
 _STEPS, _BATCH = 8, 3
 # all fields that act on boundaries, at a rate that moves some of them to the ends of the block
 _ACTING: dict[str, Any] = {
-    "landmark_bucketing": "learnable",
-    "temperature": 0.1,
-    "boundary_init": "fixed",
-    "boundary_warmup": 0.4,
-    "boundary_lr_scale": 20.0,
-    "boundary_diversity": 0.3,
+    "landmark_bucketing": "learnable", "temperature": 0.1, "boundary_init": "fixed",
+    "boundary_warmup": 0.4, "boundary_lr_scale": 20.0, "boundary_diversity": 0.3,
     "boundary_repulsion": 0.2,
-}
+}  # fmt: skip
 _TRAINING = TrainingConfig(
-    max_steps=_STEPS,
-    batch_size=_BATCH,
-    learning_rate=0.02,
-    weight_decay=0.1,
-    max_grad_norm=0.3,
-    warmup_ratio=0.0,
-    lr_scheduler_type="linear",
-    adam_beta1=0.8,
-    adam_beta2=0.95,
-    adam_epsilon=1e-6,
-)
+    max_steps=_STEPS, batch_size=_BATCH, learning_rate=0.02, lr_scheduler_type="linear",
+    warmup_ratio=0.0, weight_decay=0.1, max_grad_norm=0.3,
+    adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6,
+)  # fmt: skip
 
 
 class _InOrder(BatchOrder):
@@ -128,31 +117,13 @@ def _trainer(
     data = [
         {"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))
     ]
-    same = (
-        "max_steps",
-        "learning_rate",
-        "weight_decay",
-        "max_grad_norm",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-    )
-    options: dict[str, Any] = {
-        "per_device_train_batch_size": _BATCH,
-        **{name: getattr(_TRAINING, name) for name in same},
-        **changes,
-    }
+    options = _TRAINING.to_dict()
+    del options["batch_size"], options["warmup_ratio"]  # Trainer has no such arguments
+    options |= {"per_device_train_batch_size": _BATCH, **changes}
     args = TrainingArguments(
-        output_dir=str(folder),
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        lr_scheduler_type="linear",
-        train_sampling_strategy="sequential",
-        save_steps=2,
-        logging_steps=1,
-        **options,
-    )
+        output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=2,
+        logging_steps=1, train_sampling_strategy="sequential", **options,
+    )  # fmt: skip
     return Trainer(
         model,
         args,
