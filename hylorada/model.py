@@ -60,9 +60,9 @@ class HyLoRADAModel(BaseAttributes):
 
     def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int = 0) -> None:
         super().__init__()
-        self._hang(base, Adapter(base, config, seed=seed))
+        self._attach(base, Adapter(base, config, seed=seed))
 
-    def _hang(self, base: PreTrainedModel, adapter: Adapter) -> None:
+    def _attach(self, base: PreTrainedModel, adapter: Adapter) -> None:
         self.adapter = adapter
         self.base = base
         self._calls = Calls(base, adapter)
@@ -94,7 +94,7 @@ class HyLoRADAModel(BaseAttributes):
         adapter = load_adapter(base, folder).requires_grad_(is_trainable)
         model = cls.__new__(cls)
         nn.Module.__init__(model)
-        model._hang(base, adapter)
+        model._attach(base, adapter)
         return model.train(is_trainable)
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:

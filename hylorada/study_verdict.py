@@ -27,13 +27,13 @@ def decided_bucketing(folder: str) -> Literal["fixed", "learnable"]:
         results = _read(
             Path(folder).expanduser() / "results.json", f"{study.get('id') or ''}/results"
         )
-        return _decided(study, results, folder)
+        return _verdict(study, results, folder)
     # `expanduser` raises RuntimeError where the user's home folder is unknown
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
 
 
-def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
+def _verdict(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
     kinds = {
         name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"])
         for name, arm in study["arms"].items()

@@ -202,10 +202,10 @@ def _mismatches(loading_info: dict[str, Any]) -> list[str]:
         "have unknown": [repr(n) for n in unknown],
         "have": [shapes[n] for n in sorted(shapes)],
     }
-    return [f"{verb} {_some(names)}" for verb, names in clauses.items() if names]
+    return [f"{verb} {_listed(names)}" for verb, names in clauses.items() if names]
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 

@@ -150,7 +150,7 @@ def _problems(labels: Mapping[Path, tuple[str, ...]], not_read: Iterable[Path]) 
         f"{supported()}"
         for path in lost[:_MOST_NAMED]
     ]
-    return problems + _unnamed_problems(labels) + _twice(labels) + _eval_beside_test(labels)
+    return problems + _unnamed_problems(labels) + _duplicates(labels) + _eval_beside_test(labels)
 
 
 def _unnamed_problems(labels: Mapping[Path, tuple[str, ...]]) -> list[str]:
@@ -165,7 +165,7 @@ def _unnamed_problems(labels: Mapping[Path, tuple[str, ...]]) -> list[str]:
     if named and unnamed:
         verb = "belongs" if len(unnamed) == 1 else "belong"
         return [
-            f"{_some(unnamed)} {verb} to no split, while other files are named after "
+            f"{_listed(unnamed)} {verb} to no split, while other files are named after "
             f"{', '.join(named)}; move it away, or name it after one: {keywords()}"
         ]
     shards = sorted({match[1] for path in unnamed if (match := _SHARD.match(path.name))})
@@ -176,7 +176,7 @@ def _unnamed_problems(labels: Mapping[Path, tuple[str, ...]]) -> list[str]:
     return []
 
 
-def _twice(paths: Iterable[Path]) -> list[str]:
+def _duplicates(paths: Iterable[Path]) -> list[str]:
     """List files that exist in two forms, such as compressed and not: both would be read."""
     forms: dict[Path, list[str]] = {}
     for path in paths:
@@ -207,11 +207,16 @@ def _eval_beside_test(labels: Iterable[Path]) -> list[str]:
 
 def _misspelt(paths: Iterable[Path]) -> dict[Path, str]:
     """Return the files whose names are nearly those of a split, with the split."""
-    paths = list(paths)
-    near = {path: split for path in paths for word in _words(path) if (split := _nearly(word))}
+    misspelt: dict[Path, str] = {}
+    glued: dict[Path, str] = {}
+    for path in paths:
+        for word in _words(path):
+            if split := _closest_split(word):
+                misspelt[path] = split
+            if split := _suffix_split(word):
+                glued[path] = split
     # "mytrain" beside "mytest" are splits; "latest" alone is not.
-    glued = {path: split for path in paths for word in _words(path) if (split := _ends_as(word))}
-    return {**near, **(glued if len(set(glued.values())) > 1 else {})}
+    return {**misspelt, **(glued if len(set(glued.values())) > 1 else {})}
 
 
 def _words(path: Path) -> list[str]:
@@ -223,7 +228,7 @@ def _words(path: Path) -> list[str]:
     ]
 
 
-def _nearly(word: str) -> str | None:
+def _closest_split(word: str) -> str | None:
     """Return the split whose keyword a word misspells or extends, such as "trian" or "trainset"."""
     from datasets.data_files import SPLIT_KEYWORDS
 
@@ -261,7 +266,8 @@ def _is_slip(word: str, keyword: str) -> bool:
     return any(longer[:i] + longer[i + 1 :] == shorter for i in range(last))
 
 
-def _ends_as(word: str) -> str | None:
+def _suffix_split(word: str) -> str | None:
+    """Return the split whose keyword a word ends in, such as "mytrain"."""
     from datasets.data_files import SPLIT_KEYWORDS
 
     return next(
@@ -287,6 +293,6 @@ def _check_links(folder: Path, files: Mapping[str, Iterable[Path]]) -> None:
                 )
 
 
-def _some(paths: list[Path]) -> str:
+def _listed(paths: list[Path]) -> str:
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return ", ".join(repr(str(path)) for path in paths[:_MOST_NAMED]) + more

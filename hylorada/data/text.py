@@ -159,12 +159,12 @@ def _read_source(
         or data.endswith((*SUFFIXES, *COMPRESSIONS))
         or not HUB_ID.fullmatch(data)
     ):
-        raise InputError(f"data {data!r}: {_what_is_there(path)}")
+        raise InputError(f"data {data!r}: {_why_not_read(path)}")
     rows, left_out, revision = read_hub(data, text_column, tokenizer)
     return _Source(rows, revision, left_out)
 
 
-def _what_is_there(path: Path) -> str:
+def _why_not_read(path: Path) -> str:
     if os.path.islink(path):
         return f"it is a link to {os.readlink(path)!r}, which can't be followed"
     if os.path.exists(path):
@@ -175,7 +175,7 @@ def _what_is_there(path: Path) -> str:
 def _sibling(path: Path) -> str:
     try:
         names = os.listdir(path.parent)
-    except (OSError, ValueError):  # the second where a name holds NUL
+    except (OSError, ValueError):  # a name with a NUL character raises ValueError
         return ""
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 

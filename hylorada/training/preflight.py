@@ -40,7 +40,7 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
     """
     base = pack.base
     before = _checksums(base)
-    problems = [p for seat in seats for p in _misapplied(seat)]
+    problems = [p for seat in seats for p in _configuration_problems(seat)]
     for _ in range(_STEPS):
         outcomes = train_step(pack, dict(enumerate(seats)), input_ids)
         for outcome in outcomes.values():
@@ -65,22 +65,22 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
 
 def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:
     """List the problems that one block [1, 1, T] reveals."""
-    adapter = _moved(seat.adapter).eval()
+    adapter = _with_noise(seat.adapter).eval()
     seat.grads.zero_()
-    with _watched(pack) as outputs, pack.uncompiled():
+    with _recorded_outputs(pack) as outputs, pack.uncompiled():
         nll = pack.token_nll([adapter], ids)[0, 0]  # [T - 1]
         nll.sum().backward(retain_graph=True)
         problems = [
-            f"{_named(seat)}: parameter {name!r} gets no gradient"
+            f"{_label(seat)}: parameter {name!r} gets no gradient"
             for name, parameter in adapter.named_parameters()
             if parameter.grad is None or not parameter.grad.any()
         ]
         if not adapter.config.replication_noncausal_pooling and (leak := _leak(nll, outputs)):
-            problems.append(f"{_named(seat)}: {leak}")
+            problems.append(f"{_label(seat)}: {leak}")
     return problems
 
 
-def _named(seat: Seat) -> str:
+def _label(seat: Seat) -> str:
     config = seat.adapter.config
     return (
         f"landmark_design {config.landmark_design!r}"
@@ -89,7 +89,7 @@ def _named(seat: Seat) -> str:
     )
 
 
-def _misapplied(seat: Seat) -> list[str]:
+def _configuration_problems(seat: Seat) -> list[str]:
     requested = {**seat.adapter.config.to_dict(), **seat.training.to_dict()}
     applied = seat.applied()
     return [
@@ -100,7 +100,7 @@ def _misapplied(seat: Seat) -> list[str]:
 
 
 @torch.no_grad()
-def _moved(adapter: Adapter) -> Adapter:
+def _with_noise(adapter: Adapter) -> Adapter:
     """Add noise to all parameters but the boundaries: zeros would hide leaks and gradients."""
     generator = torch.Generator().manual_seed(adapter.seed)
     for parameter in adapter.parameters():
@@ -111,7 +111,7 @@ def _moved(adapter: Adapter) -> Adapter:
 
 
 @contextmanager
-def _watched(pack: Pack) -> Iterator[dict[str, Tensor]]:
+def _recorded_outputs(pack: Pack) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs of embedding, layers and final norm, in order, within a ``with`` block.
 
     All of them require gradients.
