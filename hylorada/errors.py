@@ -23,6 +23,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 _MOST_NAMES = 20
 # A problem that quotes something long is cut to this many characters at its beginning and its end.
@@ -41,9 +42,9 @@ class InputError(ValueError):
         self.problems = [_one_line(line) for line in lines]
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self) -> tuple[type["InputError"], tuple[list[str]]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[list[str]]]:
         # Pickle would otherwise rebuild the exception from its message, with all problems in one.
-        return InputError, (self.problems,)
+        return type(self), (self.problems,)
 
 
 class UnreadableCheckpoint(InputError):
