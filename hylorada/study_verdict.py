@@ -47,7 +47,8 @@ def _verdict(study: Any, results: Any, folder: str) -> Literal["fixed", "learnab
         raise InputError(
             f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]"
         )
-    return "learnable" if all(map(_is_better, comparisons)) else "fixed"
+    better = [_is_better(comparison) for comparison in comparisons]
+    return "learnable" if all(better) else "fixed"
 
 
 def _is_better(comparison: dict[str, Any]) -> bool:

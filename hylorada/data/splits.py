@@ -13,10 +13,10 @@ COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".txt")
 
 # Files with these suffixes may hold text, but hylorada does not read them.
-_NOT_READ = {
+_NOT_READ = (
     *(".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar"),
     *(".text", ".tgz", ".tokens", ".xml", ".zip", *COMPRESSIONS),
-}
+)
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)\b", re.IGNORECASE)
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _GLUED = ("corpus", "data", "file", "files", "s", "set", "split", "text")

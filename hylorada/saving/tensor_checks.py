@@ -109,17 +109,17 @@ def tensor_problems(
         f"{path}: tensor {name!r} is unexpected" for name in stored.keys() - expected.keys()
     ]
     for name in expected.keys() & stored.keys():
-        tensor, model = stored[name], expected[name]
-        if tensor.shape != model.shape:
-            shapes = f"{list(tensor.shape)}, must be {list(model.shape)}"
+        tensor, parameter = stored[name], expected[name]
+        if tensor.shape != parameter.shape:
+            shapes = f"{list(tensor.shape)}, must be {list(parameter.shape)}"
             problems.append(f"{path}: tensor {name!r} has shape {shapes}")
         elif tensor.dtype not in _DTYPES:
             problems.append(
                 f"{path}: tensor {name!r} is {tensor.dtype}, must be float32 or float64"
             )
-        elif not tensor.to(model.dtype).isfinite().all():
+        elif not tensor.to(parameter.dtype).isfinite().all():
             problems.append(
-                f"{path}: tensor {name!r} has numbers that are not finite in {model.dtype}"
+                f"{path}: tensor {name!r} has numbers that are not finite in {parameter.dtype}"
             )
     problems.sort()
     if len(problems) > _SHOWN:

@@ -232,7 +232,9 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
 
 def _clamp_boundaries(seats: Sequence[Seat]) -> None:
     """Keep boundaries within the block; their buckets would be lost outside."""
-    boundaries = [s.adapter.boundaries for s in seats if s.adapter.boundaries is not None]
+    boundaries: list[Tensor] = [
+        s.adapter.boundaries for s in seats if s.adapter.boundaries is not None
+    ]
     if boundaries:
         torch._foreach_clamp_min_(boundaries, 0.0)
         torch._foreach_clamp_max_(boundaries, 1.0)
