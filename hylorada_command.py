@@ -1,4 +1,4 @@
-"""The console script, under a name of its own: users have folders named ``studies`` and ``hylorada`` too."""
+"""The console script, in a module whose name no folder of a user is likely to have."""
 
 import os
 import site
@@ -6,21 +6,19 @@ import sys
 
 
 def prefer_installed() -> None:
-    """Let nothing of the user's stand in for an installed module, here and in processes started from here.
+    """Keep a user's files from replacing installed modules, here and in child processes.
 
-    The working folder and the script's folder leave the search path. The folders of ``PYTHONPATH`` stay, after all
-    that is installed: they add modules and replace none.
+    Users have folders named ``studies`` and ``hylorada`` too. So the working folder and the folder
+    of the script are removed from the search path, and the folders of ``PYTHONPATH`` move behind
+    all installed ones: they can add modules but replace none.
     """
     ours = os.path.dirname(os.path.abspath(__file__))
     installed = {ours, *map(os.path.abspath, site.getsitepackages())}
     folders = [os.path.abspath(folder) for folder in sys.path]
-    started_from = {
-        os.path.realpath("."),
-        os.path.dirname(os.path.realpath(sys.argv[0])),
-    } - installed
-    if (
-        not sys.flags.safe_path and folders[0] in started_from
-    ):  # Python has put it there, not PYTHONPATH
+    script = os.path.dirname(os.path.realpath(sys.argv[0]))
+    started_from = {os.path.realpath("."), script} - installed
+    # such a first folder was added by Python itself, not by PYTHONPATH
+    if not sys.flags.safe_path and folders[0] in started_from:
         del folders[0]
     named = os.environ.get("PYTHONPATH", "")
     added = [os.path.abspath(folder) for folder in named.split(os.pathsep) if folder]
@@ -28,9 +26,8 @@ def prefer_installed() -> None:
         folder for folder in dict.fromkeys(added) if folder in folders and folder not in installed
     ]
     first = [folder for folder in folders if folder not in last]
-    sys.path[:] = dict.fromkeys(
-        [*first, ours, *last]
-    )  # ours: an editable install is found after the search path
+    # `ours` is added because Python looks for an editable install after the whole search path
+    sys.path[:] = dict.fromkeys([*first, ours, *last])
     os.environ["PYTHONSAFEPATH"] = "1"
     if named:
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)

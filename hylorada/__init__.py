@@ -1,6 +1,7 @@
-"""HyLoRADA adapters for frozen causal language models, and the pack that trains many of them at once.
+"""HyLoRADA adapters for frozen causal language models, and the pack that trains many at once.
 
-What is exported stands in ``__init__.pyi`` and is imported when it is first used: torch and transformers take seconds.
+``__init__.pyi`` lists the public names. Each is imported on first use, because importing torch and
+transformers takes seconds.
 """
 
 import lazy_loader

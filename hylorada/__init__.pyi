@@ -12,16 +12,16 @@ from .data.blocks import Blocks, build_blocks
 from .data.perplexity import Evaluation
 from .data.splits import SPLITS
 from .data.text import Text, load_text
-from .errors import InputError, nearest
+from .errors import Diverged, DoesNotFit, InputError, UnreadableCheckpoint, nearest
 from .model import HyLoRADAModel
 from .multi_adapter.pack import Pack
 from .runtime.random_streams import derive_seed
 from .saving.peft_format import load_adapter, save_adapter
-from .training.checkpoint import UnreadableCheckpoint, load_seat, save_seat
+from .training.checkpoint import load_seat, save_seat
 from .training.cpu_parallel import Lanes
 from .training.preflight import probe
-from .training.seat import Diverged, Seat
-from .training.steps import DoesNotFit, evaluate, read_step, start_step, train_step
+from .training.seat import Seat
+from .training.steps import evaluate, read_step, start_step, train_step
 
 __all__ = [
     "SPLITS",

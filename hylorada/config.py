@@ -1,4 +1,4 @@
-"""What one adapter is (:class:`HyLoRADAConfig`) and how it is trained (:class:`TrainingConfig`)."""
+"""Configurations of an adapter (:class:`HyLoRADAConfig`) and of its training."""
 
 import dataclasses
 import json
@@ -16,7 +16,8 @@ LandmarkBucketing = Literal["fixed", "learnable", "auto"]
 LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
 SchedulerType = Literal["cosine", "linear", "constant"]
 
-_NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
+# Lowest and highest allowed value, both inclusive.
+_NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "r": (1, math.inf),
     "lora_dropout": (0.0, 0.99),
     "position_bias_buckets": (2, math.inf),
@@ -35,14 +36,14 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {  # inclusive
     "adam_beta2": (0.0, 1 - 1e-9),
     "seed": (-math.inf, 2**63 - 1),
 }
-# what fp32 still holds and computes with; beyond it, an adapter would be one of NaN
+# Beyond these numbers fp32 overflows or underflows, and the adapter's values would become NaN.
 _LARGEST_WHOLE, _LARGEST_REAL, _SMALLEST = 10**9, 1e30, 1e-30
 _ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Config:
-    """Checks on construction; JSON both ways; unknown keys rejected."""
+    """A configuration that checks its values on construction and converts to and from JSON."""
 
     def __post_init__(self) -> None:
         problems = field_problems(type(self), dataclasses.asdict(self))
@@ -50,19 +51,20 @@ class _Config:
             raise InputError(problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only (tuples become lists)."""
+        """Return the fields as plain values; tuples become lists."""
         values = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def to_json(self) -> str:
+        """Return the fields as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build from plain values; all problems at once.
+        """Build a configuration from plain values.
 
         Raises:
-            InputError: an unknown field or a value out of its range.
+            InputError: a field is unknown or a value is not allowed; it names all such problems.
         """
         problems = field_problems(cls, values)
         if problems:
@@ -71,10 +73,10 @@ class _Config:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Build from :meth:`to_json`'s text.
+        """Build a configuration from the text that :meth:`to_json` returns.
 
         Raises:
-            InputError: no JSON object, or what :meth:`from_dict` finds.
+            InputError: the text is no JSON object, or :meth:`from_dict` rejects its values.
         """
         try:
             values = json.loads(text)
@@ -87,43 +89,54 @@ class _Config:
 
 @dataclass(frozen=True, kw_only=True)
 class HyLoRADAConfig(_Config):
-    """One adapter: rsLoRA on the attention projections, position bias, and landmarks.
+    """An adapter: rsLoRA on the attention projections, a position bias, and landmarks.
+
+    Constructing one reads no files.
 
     Attributes:
         r: rank of the LoRA update.
         lora_alpha: LoRA's numerator; the update is scaled by alpha/sqrt(r) (rsLoRA) or alpha/r.
         use_rslora: scale by alpha/sqrt(r) (Kalajdzievski 2023) instead of alpha/r (Hu et al. 2021).
-        use_dora: give every output feature of an adapted module a trained magnitude (DoRA, Liu et al. 2024).
+        use_dora: give every output feature of an adapted module a trained magnitude (DoRA, Liu et
+            al. 2024).
         lora_dropout: dropout on the input of the LoRA branch.
-        target_modules: suffixes of the adapted linear modules; None takes the base's attention projections.
+        target_modules: suffixes of the adapted linear modules; None selects the base's attention
+            projections.
         position_bias: scale each layer's update by position (see :class:`PositionBias`).
-        position_bias_buckets: log buckets of the position bias.
+        position_bias_buckets: number of log buckets of the position bias.
         landmarks: whether the adapter has landmarks at all.
-        landmark_design: where landmarks enter and what their gates look at: ``position_adaptive``, at the final norm,
-            by position bucket and content; ``global``, at the final norm, by the mean of all tokens so far;
-            ``per_layer``, at every layer's MLP, by the maximum so far; ``attention``, as extra keys and values of every
-            layer. Buckets and boundaries belong to the first alone.
+        landmark_design: where landmarks are added and what their gates depend on:
+            ``position_adaptive``, at the final norm, on position bucket and content; ``global``, at
+            the final norm, on the mean of all tokens so far; ``per_layer``, at every layer's MLP,
+            on the maximum so far; ``attention``, as extra keys and values of every layer. Only the
+            first has buckets and boundaries.
         num_landmarks: L; 0 is the same as ``landmarks=False``.
-        share_landmarks: of ``per_layer``, one bank of landmarks for all layers; each keeps its own gate and scale.
-        replication_noncausal_pooling: of ``global`` and ``per_layer``, pool over the whole block, future tokens
-            included, as the published code did. Such a model sees what it is to predict; only to repeat published
-            figures.
-        landmark_bucketing: bucket boundaries ``fixed`` or ``learnable``; ``auto`` becomes, at once, what the study in
-            ``bucketing_study`` has confirmed: ``learnable`` if it is better, else ``fixed``.
+        share_landmarks: with ``per_layer``, use one bank of landmarks for all layers; each layer
+            keeps its own gate and scale.
+        replication_noncausal_pooling: with ``global`` or ``per_layer``, pool over the whole block,
+            future tokens included, as the published code did. Such a model sees the tokens that it
+            has to predict; use it only to reproduce published figures.
+        landmark_bucketing: whether bucket boundaries are ``fixed`` or ``learnable``. ``auto``
+            stands for the verdict of the study in ``bucketing_study``, ``learnable`` if that is
+            confirmed to be better and else ``fixed``; it is read when an adapter is built
+            (:meth:`resolved`).
         bucketing_study: folder of that study (``mlruns/studies/NAME``).
         num_buckets: B.
         bucket_spacing: spacing of fixed buckets.
         max_positions: the trained block length T in tokens; a study sets it from the text.
-        temperature: softness of learnable buckets, in units of the relative position u = p / max_positions.
-        boundary_lr_scale: learning rate of the boundaries over that of everything else.
-        boundary_init: where learnable boundaries start; ``fixed`` starts at the log edges and holds them still for
-            the first ``boundary_warmup`` share of the steps (the curriculum).
+        temperature: softness of learnable buckets, in units of the relative position
+            u = p / max_positions.
+        boundary_lr_scale: learning rate of the boundaries divided by that of everything else.
+        boundary_init: where learnable boundaries start; ``fixed`` starts at the log edges and holds
+            them still for the first ``boundary_warmup`` share of the steps (the curriculum).
         boundary_warmup: that share; only with ``boundary_init="fixed"``.
         boundary_diversity: weight w of the regularizer -w * std(boundaries).
-        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and 1 included).
+        boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and
+            1 included).
 
-    The rate, the hold and the clamp of boundaries to the block are the optimizer's: that of a :class:`Seat`, or of
-    :meth:`HyLoRADAModel.create_optimizer`. With another one, boundaries are trained as any other parameter.
+    The optimizer of a :class:`Seat`, or of :meth:`HyLoRADAModel.create_optimizer`, applies the
+    boundaries' learning rate, holds them during their warm-up and clamps them to the block. Any
+    other optimizer trains boundaries like every other parameter.
 
     Example:
         >>> HyLoRADAConfig(landmark_bucketing="learnable", temperature=0.01).num_buckets
@@ -157,70 +170,111 @@ class HyLoRADAConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.landmark_bucketing == "auto" and not self.has_buckets:
-            object.__setattr__(self, "landmark_bucketing", "fixed")  # there is nothing to decide
-        if self.landmark_bucketing == "auto":
-            object.__setattr__(self, "landmark_bucketing", decided_bucketing(self.bucketing_study))
-        problems = []
-        if (
-            self.max_positions is not None
-            and self.has_buckets
-            and self.num_buckets > self.max_positions
-        ):
-            problems.append(
-                f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} positions; "
-                "use at most one bucket a position"
-            )
-        design = self.landmark_design
-        if self.landmark_bucketing == "learnable" and design != "position_adaptive":
-            problems.append(
-                f"landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got {design!r}"
-            )
-        if self.share_landmarks and design != "per_layer":
-            problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
-        if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
-            problems.append(
-                f"replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got {design!r}"
-            )
+        problems = [*self._bucket_problems(), *self._design_problems()]
         if self.boundary_warmup > 0 and self.boundary_init != "fixed":
             problems.append(
-                f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', got {self.boundary_init!r}"
+                f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', "
+                f"got {self.boundary_init!r}"
             )
         if self.target_modules is not None and not self.target_modules:
             problems.append("target_modules must name at least one module, got []")
         if problems:
             raise InputError(problems)
 
+    def _bucket_problems(self) -> list[str]:
+        if not self.has_buckets:
+            return []
+        problems = []
+        if self.landmark_bucketing == "auto" and self.bucketing_study is None:
+            problems.append(
+                "landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study"
+            )
+        if self.max_positions is not None and self.num_buckets > self.max_positions:
+            problems.append(
+                f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} "
+                "positions; use at most one bucket a position"
+            )
+        return problems
+
+    def _design_problems(self) -> list[str]:
+        problems = []
+        design = self.landmark_design
+        if self.landmark_bucketing == "learnable" and design != "position_adaptive":
+            problems.append(
+                "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', "
+                f"got {design!r}"
+            )
+        if self.share_landmarks and design != "per_layer":
+            problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
+        if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
+            problems.append(
+                "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', "
+                f"got {design!r}"
+            )
+        return problems
+
+    def resolved(self) -> "HyLoRADAConfig":
+        """Return the configuration with ``landmark_bucketing="auto"`` replaced by the verdict.
+
+        The verdict is read from the files of ``bucketing_study``, a path relative to the working
+        folder. Without buckets there is nothing to decide, and ``auto`` becomes ``fixed``.
+
+        Raises:
+            InputError: ``bucketing_study`` is no confirmed study, is damaged, or compares no
+                learnable with a fixed arm.
+        """
+        if self.landmark_bucketing != "auto":
+            return self
+        if not self.has_buckets or self.bucketing_study is None:
+            return dataclasses.replace(self, landmark_bucketing="fixed")
+        bucketing = decided_bucketing(self.bucketing_study)
+        return dataclasses.replace(self, landmark_bucketing=bucketing)
+
     @property
     def has_landmarks(self) -> bool:
+        """Whether the adapter has any landmarks."""
         return self.landmarks and self.num_landmarks > 0
 
     @property
     def has_buckets(self) -> bool:
+        """Whether the landmarks' gates depend on position buckets."""
         return self.has_landmarks and self.landmark_design == "position_adaptive"
 
     @property
     def learns_boundaries(self) -> bool:
+        """Whether the boundaries of the buckets are trained.
+
+        Raises:
+            InputError: ``landmark_bucketing`` is ``auto``, and the study decides.
+        """
+        if self.has_buckets and self.landmark_bucketing == "auto":
+            raise InputError(
+                "landmark_bucketing 'auto' is not decided yet; call resolved() on the configuration"
+            )
         return self.has_buckets and self.landmark_bucketing == "learnable"
 
     @property
     def scaling(self) -> float:
-        """alpha/sqrt(r) with rsLoRA, alpha/r without."""
+        """Scale of the LoRA update: alpha/sqrt(r) with rsLoRA, alpha/r without."""
         return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(_Config):
-    """How one adapter is trained; names as in transformers' ``TrainingArguments``.
+    """The training of an adapter; names are those of transformers' ``TrainingArguments``.
 
     Attributes:
-        max_steps: optimizer steps of a full run; the schedule ends there, also for a run that is stopped early.
+        max_steps: optimizer steps of a full run; the schedule ends there, even for a run that is
+            stopped early.
         batch_size: blocks a step.
         learning_rate: peak learning rate of everything but the boundaries.
-        lr_scheduler_type: decay to 0 after the warm-up (``constant``: none).
+        lr_scheduler_type: shape of the decay to 0 after the warm-up (``constant``: no decay).
         warmup_ratio: share of the steps with a linearly rising learning rate.
-        weight_decay: AdamW's, on matrices only; boundaries, scales and biases have none.
+        weight_decay: AdamW's weight decay on matrices; boundaries, scales and biases have none.
         max_grad_norm: the adapter's gradient is clipped to this norm.
+        adam_beta1: AdamW's decay rate of the first moment.
+        adam_beta2: AdamW's decay rate of the second moment.
+        adam_epsilon: the constant that AdamW adds to the root of the second moment.
     """
 
     max_steps: int = 250
@@ -236,7 +290,12 @@ class TrainingConfig(_Config):
 
 
 def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
-    """One line for each unknown key, wrong type and value outside its limits; empty if all is well."""
+    """Return one line for each unknown key, wrong type and value outside its limits.
+
+    Args:
+        cls: a configuration dataclass.
+        values: its fields by name; missing ones are not looked at.
+    """
     hints = get_type_hints(cls)
     problems = []
     for name, value in values.items():
@@ -259,10 +318,8 @@ def _value_problem(name: str, value: Any, hint: Any) -> str | None:
         return f"{name} must be {_describe(hint)}, got {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if value != value or value in (
-        math.inf,
-        -math.inf,
-    ):  # `math.isfinite` takes no whole number beyond 1e308
+    # `math.isfinite` raises OverflowError for whole numbers beyond 1e308
+    if value != value or value in (math.inf, -math.inf):
         return f"{name} must be finite, got {value}"
     if name in _ABOVE_ZERO and value < _SMALLEST:
         return (

@@ -1,4 +1,4 @@
-"""``landmark_bucketing="auto"``: what a confirmed study found about learning the boundaries decides."""
+"""The verdict of a confirmed study on learnable boundaries, for ``landmark_bucketing="auto"``."""
 
 import json
 from pathlib import Path
@@ -10,54 +10,52 @@ from hylorada.runtime.checksums import unsealed
 _LEVEL = 0.05
 
 
-def decided_bucketing(folder: str | None) -> Literal["fixed", "learnable"]:
-    """``learnable`` if that was confirmed to be better, else ``fixed``, which has fewer parameters.
+def decided_bucketing(folder: str) -> Literal["fixed", "learnable"]:
+    """Return ``learnable`` if that was confirmed to be better, else ``fixed``.
+
+    ``fixed`` is the default because it has fewer parameters.
 
     Args:
-        folder: of a study (``mlruns/studies/NAME``) that has compared an arm of learnable buckets with one of fixed.
+        folder: folder of a study (``mlruns/studies/NAME``) that has compared an arm of learnable
+            buckets with one of fixed buckets.
 
     Raises:
-        InputError: no folder, no such study, or no such comparison in it.
+        InputError: there is no such study, it is damaged, or it has no such comparison.
     """
-    if folder is None:
-        raise InputError(
-            "landmark_bucketing 'auto' needs bucketing_study, the folder of a confirmed study"
-        )
     try:
         study = _read(Path(folder).expanduser() / "study.json", "study")
         results = _read(
             Path(folder).expanduser() / "results.json", f"{study.get('id') or ''}/results"
         )
-        return _decided(study, results, folder)
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        RuntimeError,
-    ) as error:  # the last where there is no such home
+        return _verdict(study, results, folder)
+    # `expanduser` raises RuntimeError where the user's home folder is unknown
+    except (AttributeError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"bucketing_study {folder!r} is damaged: {error!r}") from error
 
 
-def _decided(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
-    arms = study["arms"].items()
+def _verdict(study: Any, results: Any, folder: str) -> Literal["fixed", "learnable"]:
     kinds = {
-        name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"]) for name, arm in arms
+        name: _bucketing({**study["defaults"], **arm["config"]}, arm["space"])
+        for name, arm in study["arms"].items()
     }
-    found = [
+    comparisons = [
         c
         for c in results["comparisons"]
         if (kinds[c["arm"]], kinds[c["reference"]]) == ("learnable", "fixed")
     ]
-    if not found:
+    if not comparisons:
         raise InputError(
             f"bucketing_study {folder!r} has no confirmed comparison [learnable arm, fixed arm]"
         )
-    # results of earlier versions hold no outcome
-    better = [
-        c["outcome"] == "better" if c.get("outcome") else c["p_holm"] < _LEVEL and c["high"] < 0
-        for c in found
-    ]
+    better = [_is_better(comparison) for comparison in comparisons]
     return "learnable" if all(better) else "fixed"
+
+
+def _is_better(comparison: dict[str, Any]) -> bool:
+    if comparison.get("outcome"):
+        return bool(comparison["outcome"] == "better")
+    # results of earlier versions hold no outcome
+    return bool(comparison["p_holm"] < _LEVEL and comparison["high"] < 0)
 
 
 def _bucketing(fields: dict[str, Any], space: dict[str, Any]) -> str:
@@ -77,7 +75,8 @@ def _read(path: Path, owner: str) -> Any:
         values: Any = unsealed(json.loads(path.read_text()), owner)
     except OSError as error:
         raise InputError(
-            f"bucketing_study {str(path.parent)!r} is no finished study: {path.name}: {error.strerror}"
+            f"bucketing_study {str(path.parent)!r} is no finished study: "
+            f"{path.name}: {error.strerror}"
         ) from error
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}") from error

@@ -1,7 +1,11 @@
-"""Tiny random bases, blocks and adapters; each is built from its own seed, no global generator is left changed."""
+"""Tiny random bases, blocks and adapters, each built from its own seed.
+
+No fixture changes a global generator.
+"""
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +42,7 @@ _SMALL: dict[str, Any] = {
     "num_attention_heads": 2,
     "intermediate_size": 24,
     "max_position_embeddings": 32,
-    # ten times the default, so that attention is far from uniform and later tokens would show
+    # ten times the default, so that attention is far from uniform and a look ahead would show
     "initializer_range": 0.2,
 }
 
@@ -65,9 +69,12 @@ def _build(family: Family) -> PreTrainedModel:
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In tests/hylorada: a second thread has nothing to do there, and beside busy processes all wait for it."""
+    """Use one thread in tests/hylorada: tiny models gain nothing from a second one.
+
+    Next to busy processes all operations would wait for it.
+    """
     threads = torch.get_num_threads()
-    if request.path.parent.name == "hylorada":
+    if request.path.is_relative_to(Path(__file__).parent / "hylorada"):
         torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
@@ -75,7 +82,7 @@ def _one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def make_base() -> Callable[..., PreTrainedModel]:
-    """A fresh base of a family ("llama" by default) and dtype; equal bits at every call."""
+    """Return a function that builds a base of a family, with equal bits each time."""
     originals: dict[Family, PreTrainedModel] = {}  # a copy takes a quarter of the time
 
     def make(family: Family = "llama", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -98,7 +105,7 @@ def make_base() -> Callable[..., PreTrainedModel]:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., HyLoRADAConfig]:
-    """A small configuration for blocks of 16 tokens, with changes."""
+    """Return a function that builds a small configuration for blocks of 16 tokens."""
 
     def make(**changes: Any) -> HyLoRADAConfig:
         small: dict[str, Any] = {
@@ -114,7 +121,10 @@ def make_config() -> Callable[..., HyLoRADAConfig]:
 
 @pytest.fixture(scope="session")
 def scramble() -> Callable[..., Adapter]:
-    """Moves every parameter of an adapter away from its start: boundaries anywhere in [0, 1], the rest normal."""
+    """Return a function that moves every parameter of an adapter away from its start.
+
+    Boundaries become uniform in [0, 1], all else normal.
+    """
 
     def apply(adapter: Adapter, seed: int = 0) -> Adapter:
         generator = torch.Generator().manual_seed(seed)
@@ -134,7 +144,10 @@ def make_model(
     make_config: Callable[..., HyLoRADAConfig],
     scramble: Callable[..., Adapter],
 ) -> Callable[..., HyLoRADAModel]:
-    """A model in eval mode (fp64 by default) whose adapter is far from its start, with changes to its configuration."""
+    """Return a function that builds a model in eval mode with an adapter far from its start.
+
+    The base is fp64 by default.
+    """
 
     def make(
         family: Family = "llama", dtype: torch.dtype = torch.float64, **changes: Any
@@ -148,13 +161,13 @@ def make_model(
 
 @pytest.fixture(scope="session")
 def token_blocks() -> npt.NDArray[np.int32]:
-    """24 blocks [24, 16] of random tokens."""
+    """Return 24 blocks [24, 16] of random tokens."""
     return np.random.default_rng(0).integers(0, VOCABULARY, size=(24, BLOCK_SIZE), dtype=np.int32)
 
 
 @pytest.fixture(scope="session")
 def blocks(token_blocks: npt.NDArray[np.int32]) -> Blocks:
-    """The same blocks with made-up byte counts."""
+    """Return the same blocks with made-up byte counts."""
     return Blocks(
         token_blocks, np.arange(40, 40 + len(token_blocks)), dropped_tokens=0, fingerprint="0" * 16
     )

@@ -1,4 +1,4 @@
-"""What the README and docstrings show runs as it stands there."""
+"""The examples of the README and of docstrings run as written."""
 
 import doctest
 import importlib
@@ -18,13 +18,13 @@ _MODULES = sorted(
 
 
 def _examples(name: str) -> list[doctest.DocTest]:
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
-    return [test for test in found if test.examples]
+    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
+    return [test for test in tests if test.examples]
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # they write where they run
+    monkeypatch.chdir(tmp_path)  # examples write into the working folder
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
@@ -59,7 +59,7 @@ def test_python_of_the_readme(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true"
-)  # Trainer's default, where there is no GPU
+)  # Trainer pins memory by default, even without a GPU
 def test_python_of_the_adapters_readme(tmp_path: Path) -> None:
     names = _run_python_of("hylorada/README.md", count=2)
     assert {"my-adapter", "trainer-runs"} <= {path.name for path in tmp_path.iterdir()}

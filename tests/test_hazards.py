@@ -1,4 +1,4 @@
-"""tests/HAZARDS.md names tests that exist, and says of each kind of fault what covers it."""
+"""tests/HAZARDS.md names existing tests, and for each kind of fault the test that covers it."""
 
 import ast
 import re
@@ -27,9 +27,9 @@ def test_every_row_is_covered_open_or_impossible() -> None:
 
 def test_every_test_named_exists() -> None:
     named = [
-        tuple(found.split("::"))
+        tuple(reference.split("::"))
         for row in _ROWS
-        for found in re.findall(r"`(tests/\S+::\w+)`", row[2])
+        for reference in re.findall(r"`(tests/\S+::\w+)`", row[2])
     ]
     assert len(named) > 100
     there = {path: _functions(_HERE.parent / path) for path, _ in named}

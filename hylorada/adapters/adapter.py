@@ -76,6 +76,7 @@ class Adapter(nn.Module):
         check_base(base)
         if not isinstance(config, HyLoRADAConfig):
             raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
+        config = config.resolved()
         if config.max_positions is None and (config.position_bias or config.has_buckets):
             raise InputError("max_positions must be set to the trained block length")
         self.config = config

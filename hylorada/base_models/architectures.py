@@ -1,4 +1,4 @@
-"""Where the parts of each supported base lie: decoder layers, final norm, head and the linear modules to adapt."""
+"""Module paths of each supported base: decoder layers, final norm, head, modules to adapt."""
 
 import difflib
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ class Architecture:
         layers: the list of decoder layers.
         final_norm: the norm after the last layer.
         attention_projections: suffixes of the linear modules that LoRA adapts by default.
-        attention: of a decoder layer, the module that calls transformers' attention interface.
-        mlp_output: of a decoder layer, the linear module whose output is the MLP's.
+        attention: path, within a decoder layer, of the module that calls transformers' attention
+            interface.
+        mlp_output: path, within a decoder layer, of the linear module that ends the MLP.
     """
 
     body: str
@@ -67,10 +68,10 @@ ARCHITECTURES = {
 
 
 def architecture_of(model_type: str) -> Architecture:
-    """The module paths of a model type.
+    """Return the module paths of a model type.
 
     Raises:
-        InputError: the model type isn't supported; adapting it by guess would half-adapt it.
+        InputError: the model type isn't supported; guessed paths would adapt only a part of it.
     """
     if model_type not in ARCHITECTURES:
         raise InputError(
@@ -80,14 +81,20 @@ def architecture_of(model_type: str) -> Architecture:
 
 
 def decoder_layers(base: PreTrainedModel) -> dict[str, nn.Module]:
-    """The decoder layers in order, by their path in the base."""
+    """Return the decoder layers in order, keyed by their path in the base."""
     path = architecture_of(base.config.model_type).layers
     return {f"{path}.{name}": layer for name, layer in base.get_submodule(path).named_children()}
 
 
 @dataclass(frozen=True)
 class Target:
-    """One linear module to adapt."""
+    """A linear module to adapt.
+
+    Attributes:
+        in_features: d_in.
+        out_features: d_out.
+        layer: index of its decoder layer.
+    """
 
     in_features: int
     out_features: int
@@ -95,26 +102,31 @@ class Target:
 
 
 def linear_modules(base: PreTrainedModel) -> dict[str, Target]:
-    """Every linear module inside the decoder layers, by its path in the base."""
-    found: dict[str, Target] = {}
+    """Return every linear module inside the decoder layers, keyed by its path in the base."""
+    targets: dict[str, Target] = {}
     for index, (path, layer) in enumerate(decoder_layers(base).items()):
         for name, module in layer.named_modules():
             if isinstance(module, nn.Linear):
-                found[f"{path}.{name}"] = Target(module.in_features, module.out_features, index)
-            elif isinstance(module, Conv1D):  # stores its weight transposed, [d_in, d_out]
-                found[f"{path}.{name}"] = Target(
+                targets[f"{path}.{name}"] = Target(module.in_features, module.out_features, index)
+            elif isinstance(module, Conv1D):  # its weight is transposed: [d_in, d_out]
+                targets[f"{path}.{name}"] = Target(
                     module.weight.shape[0], module.weight.shape[1], index
                 )
-    return found
+    return targets
 
 
 def select_targets(
     base: PreTrainedModel, target_modules: tuple[str, ...] | None
 ) -> dict[str, Target]:
-    """The modules whose path ends in one of ``target_modules`` (PEFT's rule), or the attention projections.
+    """Return the linear modules to adapt, keyed by their path in the base.
+
+    Args:
+        base: a supported model.
+        target_modules: suffixes of module paths, as PEFT matches them; None or none selects the
+            attention projections.
 
     Raises:
-        InputError: a name that matches no module.
+        InputError: a name matches no module.
     """
     modules = linear_modules(base)
     names = target_modules or architecture_of(base.config.model_type).attention_projections
@@ -134,7 +146,7 @@ def _closest(name: str, known: set[str]) -> str:
 
 
 def head_of(base: PreTrainedModel) -> tuple[Tensor, Tensor | None]:
-    """Weight [V, d] and bias of the language-model head."""
+    """Return the weight [V, d] and the bias [V], if there is one, of the language-model head."""
     head = base.get_output_embeddings()
     assert isinstance(head, nn.Linear)
     return head.weight, head.bias

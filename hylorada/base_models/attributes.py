@@ -1,4 +1,4 @@
-"""What a model with an adapter shares with the models of transformers and PEFT, by name."""
+"""The attributes that a model with an adapter shares with models of transformers and PEFT."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,10 +10,13 @@ _ONE_ADAPTER = "it holds one adapter; use from_pretrained, disable_adapter and m
 _LOADING = "transformers calls it while it loads a base; load the base first"
 _PARALLEL = "parallel plans and sharded saves are not supported"
 _SERVING = "it would run the base without the adapter; use generate"
-_FROZEN_BASE = "the base is frozen, and new rows would be neither trained nor saved; change the base before you adapt it"
+_FROZEN_BASE = (
+    "the base is frozen, and new rows would be neither trained nor saved; "
+    "change the base before you adapt it"
+)
 _DECODER = "the supported bases are decoders with no encoder and no position table to resize"
 
-# Values and methods of the base that hold for the adapted model as they are.
+# Attributes of the base that are equally valid for the adapted model.
 DELEGATED = frozenset(
     (
         "add_model_tags",
@@ -60,36 +63,38 @@ def _each(reason: str, names: str) -> Iterable[tuple[str, str]]:
     return ((name, reason) for name in names.split())
 
 
-# Names that transformers' or PEFT's models have, and why this one doesn't.
+# Attributes of transformers' or PEFT's models that this one lacks, with the reason.
 REFUSED = dict(
     [
         *_each(
             _ONE_ADAPTER,
-            "active_adapters add_adapter delete_adapter disable_adapters enable_adapters enable_peft_hotswap "
-            "get_adapter_state_dict load_adapter set_adapter",
+            "active_adapters add_adapter delete_adapter disable_adapters enable_adapters "
+            "enable_peft_hotswap get_adapter_state_dict load_adapter set_adapter",
         ),
         *_each(
             _LOADING,
-            "adjust_generation_fn all_tied_weights_keys get_expanded_tied_weights_keys get_init_context "
-            "init_parallel_plans init_weights initialize_weights kernel_config mark_tied_weights_as_initialized "
-            "post_init register_for_auto_class retrieve_modules_from_names",
+            "adjust_generation_fn all_tied_weights_keys get_expanded_tied_weights_keys "
+            "get_init_context init_parallel_plans init_weights initialize_weights kernel_config "
+            "mark_tied_weights_as_initialized post_init register_for_auto_class "
+            "retrieve_modules_from_names",
         ),
         *_each(
             _PARALLEL,
-            "barrier_after_gathered_checkpoint_save ep_plan fsdp_plan fsdp_size gather_sharded_state_dict_for_save "
-            "is_distributed_loading_by_transformers maybe_distribute_model pp_plan prepare_distribute_model "
-            "save_distributed_checkpoint should_save_on_this_rank supports_context_parallel supports_pp_plan "
-            "supports_tp_plan tp_plan tp_size",
+            "barrier_after_gathered_checkpoint_save ep_plan fsdp_plan fsdp_size "
+            "gather_sharded_state_dict_for_save is_distributed_loading_by_transformers "
+            "maybe_distribute_model pp_plan prepare_distribute_model save_distributed_checkpoint "
+            "should_save_on_this_rank supports_context_parallel supports_pp_plan supports_tp_plan "
+            "tp_plan tp_size",
         ),
         *_each(
             _SERVING,
-            "continuous_batching_context_manager destroy_cached_continuous_batching_manager generate_batch "
-            "get_compiled_call heal_tokens init_continuous_batching",
+            "continuous_batching_context_manager destroy_cached_continuous_batching_manager "
+            "generate_batch get_compiled_call heal_tokens init_continuous_batching",
         ),
         *_each(
             _FROZEN_BASE,
-            "dequantize resize_token_embeddings set_decoder set_experts_implementation set_input_embeddings "
-            "set_output_embeddings set_use_kernels",
+            "dequantize resize_token_embeddings set_decoder set_experts_implementation "
+            "set_input_embeddings set_output_embeddings set_use_kernels",
         ),
         *_each(
             _DECODER, "get_encoder get_position_embeddings resize_position_embeddings set_encoder"
@@ -102,11 +107,11 @@ REFUSED = dict(
 
 
 class BaseAttributes(nn.Module):
-    """A module that answers for its ``base``, so that tools written for transformers' or PEFT's models take it.
+    """A module with the attributes that tools for transformers' or PEFT's models read.
 
-    A name in ``DELEGATED`` is read from the base and set on it. A name in ``REFUSED`` raises an ``AttributeError``
-    that says why, so ``hasattr`` is False for it. Other names of the base are not forwarded: its submodules would
-    compute without the adapter.
+    A name in ``DELEGATED`` is read from the base and set on it. A name in ``REFUSED`` raises an
+    ``AttributeError`` that gives the reason, so ``hasattr`` is False for it. Other names of the
+    base are not forwarded, because its submodules would compute without the adapter.
     """
 
     base: PreTrainedModel
@@ -129,35 +134,34 @@ class BaseAttributes(nn.Module):
 
     @property
     def config(self) -> PreTrainedConfig:
-        """The base's configuration, as with PEFT's models; the adapter's is ``active_peft_config``."""
+        """The base's configuration, as in PEFT; the adapter's is ``active_peft_config``."""
         return self.base.config
 
     @property
     def loss_type(self) -> str:
-        """The base's loss, by which Trainer knows that nothing predicts the first label of a row."""
-        return (
-            self.base.loss_type or "ForCausalLM"
-        )  # what a base without a type, such as GPT-2, falls back to
+        """Name of the base's loss; it tells Trainer that nothing predicts a row's first label."""
+        # a base without a type, such as GPT-2, falls back to this one
+        return self.base.loss_type or "ForCausalLM"
 
     def get_base_model(self) -> PreTrainedModel:
         """Return the base, which computes without the adapter when it is called directly."""
         return self.base
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """Count the parameters of base and adapter, tied ones once."""
+        """Return the number of parameters of base and adapter, tied ones counted once."""
         return PreTrainedModel.num_parameters(self, only_trainable, exclude_embeddings)  # type: ignore[arg-type]
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Return the bytes that the parameters of base and adapter take, and their buffers."""
+        """Return the size in bytes of the parameters of base and adapter and of their buffers."""
         size: int = PreTrainedModel.get_memory_footprint(self, return_buffers)  # type: ignore[arg-type]
         return size
 
     def get_nb_trainable_parameters(self) -> tuple[int, int]:
-        """Return the number of trainable parameters, and of all parameters of base and adapter, tied ones once."""
+        """Return the numbers of trainable and of all parameters, tied ones counted once."""
         return self.num_parameters(only_trainable=True), self.num_parameters()
 
     def print_trainable_parameters(self) -> None:
-        """Print both numbers in PEFT's words."""
+        """Print the numbers of trainable and of all parameters in PEFT's format."""
         trainable, total = self.get_nb_trainable_parameters()
         share = 100 * trainable / total
         print(
@@ -165,7 +169,7 @@ class BaseAttributes(nn.Module):
         )
 
     def _get_name(self) -> str:
-        """The base's class, by which Trainer knows that its label smoother must shift labels."""
+        """Return the class name of the base, by which Trainer decides to shift smoothed labels."""
         return type(self.base).__name__
 
     def __repr__(self) -> str:

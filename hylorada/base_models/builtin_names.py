@@ -1,4 +1,4 @@
-"""Names of the bases and of the text that need neither a folder nor the hub."""
+"""Names of the bases and the text that need neither a folder nor the hub."""
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"

@@ -1,4 +1,4 @@
-"""Git LFS pointers: the small text files that stand where a clone has not fetched the real ones."""
+"""Git LFS pointers: small text files in the place of files that a clone has not downloaded."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ _BEGINNINGS = (
 
 
 def pointer_problem(path: Path) -> str | None:
-    """Return what to tell the user if a file is a Git LFS pointer, else None; an unreadable file is left to others."""
+    """Return a message for the user if a file is a Git LFS pointer, else None.
+
+    A file that can't be read gives None: the caller's own attempt to read it reports the error.
+    """
     try:
         with path.open("rb") as stream:
             beginning = stream.read(max(map(len, _BEGINNINGS)))

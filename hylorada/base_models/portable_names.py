@@ -1,4 +1,4 @@
-"""Names of bases and texts that another machine understands: built-in names, hub ids, relative paths."""
+"""Portable names of bases and texts: built-in names, hub ids and relative paths."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,16 @@ from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
 
 
 def portable_path(name: str, folder: Path) -> str:
-    """Return the name of a base or text as it may stand in a folder that is published.
+    """Return the name of a base or text as it may be written into a folder that is published.
 
     Args:
-        name: built in, of the hub, or of a path.
-        folder: that the path is to be relative to.
+        name: a built-in name, a hub id, or a path.
+        folder: the folder that a path is made relative to.
 
     Returns:
-        A path beginning with a dot where there is such a file or folder: ``../models/x``, or ``./x`` alone where the
-        two places have nothing but the root in common, so that the way there tells nothing of this machine. Else the
-        name as it is, less the folders of an absolute path.
+        For a file or folder that exists, a relative path that begins with a dot: ``../models/x``,
+        or just ``./x`` where the two places share only the root, so that the path reveals nothing
+        about this machine. Otherwise the name itself; of an absolute path, only its last part.
     """
     path = os.path.expanduser(name)
     if name in (TINY, SMOLLM2, PYDOCS, "") or not os.path.exists(path):
@@ -30,5 +30,5 @@ def portable_path(name: str, folder: Path) -> str:
 
 
 def located(name: str, folder: Path) -> str:
-    """Return what :func:`portable_path` made of a name, a path made absolute."""
+    """Return the name behind a result of :func:`portable_path`, with a path made absolute."""
     return os.path.abspath(folder / name) if name.startswith(("./", "../")) else name

@@ -1,4 +1,7 @@
-"""Which blocks each training step sees: the same for every seat with the same data seed (common random numbers)."""
+"""The blocks that each training step sees, equal for all seats of a data seed.
+
+These are the common random numbers of a study: arms are compared on the same batches.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,12 +10,14 @@ from hylorada.runtime.random_streams import derive_seed
 
 
 class BatchOrder:
-    """An endless shuffled pass over N blocks: a pure function of seed and step, so it resumes anywhere.
+    """An endless sequence of shuffled passes over N blocks.
+
+    It is a pure function of seed and step, so training can resume at any step.
 
     Args:
         num_blocks: N.
-        batch_size: b blocks a step; a step may straddle two epochs, so no block is ever skipped.
-        seed: of the shuffles.
+        batch_size: b, the blocks a step; a step may straddle two epochs, so no block is skipped.
+        seed: seed of the shuffles.
     """
 
     def __init__(self, num_blocks: int, batch_size: int, seed: int) -> None:
@@ -22,19 +27,18 @@ class BatchOrder:
         self._epochs: dict[int, npt.NDArray[np.int64]] = {}
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
-        """The b block numbers of optimizer step ``step`` (from 0)."""
+        """Return the b block numbers of optimizer step ``step`` (from 0)."""
         places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs, offsets = np.divmod(places, self.num_blocks)
         return np.array([self._epoch(int(e))[o] for e, o in zip(epochs, offsets, strict=True)])
 
     def _epoch(self, epoch: int) -> npt.NDArray[np.int64]:
         order = self._epochs.get(epoch)
-        if order is None:  # seats of several lanes may ask at once
-            order = np.random.default_rng(derive_seed(self.seed, "epoch", epoch)).permutation(
-                self.num_blocks
-            )
-            latest = dict(
-                list(self._epochs.items())[-1:]
-            )  # a straddling step needs two epochs, never more
+        if order is None:
+            generator = np.random.default_rng(derive_seed(self.seed, "epoch", epoch))
+            order = generator.permutation(self.num_blocks)
+            # A step needs two epochs at most. The dictionary is replaced rather than changed,
+            # because seats of several lanes may call this at the same time.
+            latest = dict(list(self._epochs.items())[-1:])
             self._epochs = {**latest, epoch: order}
         return order

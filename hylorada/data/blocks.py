@@ -1,4 +1,4 @@
-"""Blocks: documents tokenised, joined by the end-of-text token and cut to equal length, without pads."""
+"""Blocks: tokenised documents, joined by the end-of-text token and cut to equal length."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from hylorada.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Part of the cache key: raise it when the same input packs into other blocks.
+# A part of the cache key; it must be raised when the same input is packed into other blocks.
 _PACKER_VERSION = 1
 _DOCUMENTS_PER_CALL = 1024
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -33,12 +33,12 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """N blocks of T tokens each; a block's tokens 1..T-1 are predicted.
+    """N blocks of T tokens each, without padding; a block's tokens 1..T-1 are predicted.
 
     Attributes:
         input_ids: tokens, shape [N, T].
         num_bytes: UTF-8 bytes of the text of each block's predicted tokens, shape [N].
-        dropped_tokens: the remainder after the last full block.
+        dropped_tokens: number of tokens after the last full block.
         fingerprint: first 16 hex digits of the SHA-256 over tokens and block size.
     """
 
@@ -49,24 +49,27 @@ class Blocks:
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks, N."""
+        """Number of blocks, N."""
         return int(self.input_ids.shape[0])
 
     @property
     def block_size(self) -> int:
-        """Tokens in a block, T."""
+        """Number of tokens in a block, T."""
         return int(self.input_ids.shape[1])
 
     def head(self, num_blocks: int | None) -> "Blocks":
-        """Return the first `num_blocks` blocks, all for None; `dropped_tokens` stays that of the whole split."""
+        """Return the first `num_blocks` blocks, or all for None.
+
+        `dropped_tokens` remains that of the whole split.
+        """
         return self._taken(num_blocks, spread=False)
 
     def spread(self, num_blocks: int | None) -> "Blocks":
-        """Return `num_blocks` blocks at equal distances over the whole split, all for None."""
+        """Return `num_blocks` blocks at equal distances over the whole split, or all for None."""
         return self._taken(num_blocks, spread=True)
 
     def after(self, num_blocks: int) -> "Blocks":
-        """Return the blocks that :meth:`head` of the same number leaves out; there may be none."""
+        """Return the blocks that :meth:`head` leaves out for this number; there may be none."""
         return self._at(np.arange(num_blocks, max(num_blocks, self.num_blocks)))
 
     def _taken(self, num_blocks: int | None, *, spread: bool) -> "Blocks":
@@ -75,14 +78,18 @@ class Blocks:
         return self._at(self.places(num_blocks, spread=spread))
 
     def places(self, num_blocks: int, *, spread: bool) -> _Ints:
-        """Return the numbers of the blocks that :meth:`head` or :meth:`spread` takes, shape [num_blocks]."""
+        """Return the indices of the blocks that :meth:`head` or :meth:`spread` takes."""
         if not 1 <= num_blocks <= self.num_blocks:
             raise InputError(f"`num_blocks` must be 1 to {self.num_blocks}, got {num_blocks}")
         places = np.arange(num_blocks)
         return (2 * places + 1) * self.num_blocks // (2 * num_blocks) if spread else places
 
     def documents(self, end_token: int) -> _Ints:
-        """Return the number of the document in which each block begins, shape [N]; `end_token` ends a document."""
+        """Return the index of the document in which each block begins, shape [N].
+
+        Args:
+            end_token: id of the token that ends a document.
+        """
         ends = (self.input_ids == end_token).sum(axis=1)
         return np.asarray(np.cumsum(ends) - ends)
 
@@ -104,26 +111,28 @@ def build_blocks(
 ) -> Blocks:
     """Tokenise documents and cut them into blocks without overlap.
 
-    One end-of-text token stands between two documents, none after the last; attention is not reset there. A token's
-    bytes are what it adds to the text covered so far, so a character spread over several tokens counts once.
+    One end-of-text token separates two documents, and none follows the last; attention is not reset
+    there. The bytes of a token are those that it adds to the text covered so far, so a character
+    that is spread over several tokens counts once.
 
     Args:
         documents: texts in order.
         tokenizer: a fast tokenizer; special tokens are not added.
-        block_size: tokens in a block, T.
+        block_size: number of tokens in a block, T.
         split: named in error messages.
-        cache_dir: where blocks are kept for the next call and for other processes; nowhere by default.
+        cache_dir: folder that caches blocks for later calls and other processes; None caches none.
         num_embeddings: rows of the base's embedding table, if known.
 
     Raises:
-        InputError: less than one block of text, several documents and no end-of-text token, or a token that the base
-            has no embedding for.
+        InputError: the text is shorter than a block, there are several documents and no end-of-text
+            token, or the base has no embedding for a token.
     """
     if block_size < 2:
         raise InputError(f"`block_size` must be at least 2, got {block_size}")
     if tokenizer.eos_token_id is None and len(documents) > 1:
         raise InputError(
-            f"split {split!r}: {len(documents)} documents, but the tokenizer has no end-of-text token"
+            f"split {split!r}: {len(documents)} documents, "
+            "but the tokenizer has no end-of-text token"
         )
     if cache_dir is None:
         blocks = _pack(documents, tokenizer, block_size, split)
@@ -136,14 +145,19 @@ def build_blocks(
 def _check_ids(
     blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str, num_embeddings: int | None
 ) -> None:
-    """Refuse a token that the base has no embedding for: a forward pass would fail, on a GPU without saying why."""
+    """Refuse tokens without an embedding: a forward pass would fail, on a GPU without a reason.
+
+    Raises:
+        InputError: the largest token id is beyond the base's embedding table.
+    """
     largest = int(blocks.input_ids.max())
     if num_embeddings is None or largest < num_embeddings:
         return
     token = tokenizer.convert_ids_to_tokens(largest)
     raise InputError(
-        f"split {split!r}: token id {largest} ({token!r}) is beyond the base's embedding table of {num_embeddings} "
-        "rows; resize the base's embeddings (`resize_token_embeddings`), or use its own tokenizer"
+        f"split {split!r}: token id {largest} ({token!r}) is beyond the base's embedding table of "
+        f"{num_embeddings} rows; resize the base's embeddings (`resize_token_embeddings`), "
+        "or use its own tokenizer"
     )
 
 
@@ -154,10 +168,10 @@ def _pack_once(
     split: str,
     cache_dir: Path,
 ) -> Blocks:
-    """Read the blocks from the cache, or pack them and put them there."""
+    """Read the blocks from the cache, or pack and cache them."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     path = cache_dir / f"blocks-{_cache_key(documents, tokenizer, block_size)}.npz"
-    # Whoever comes first packs; the others wait and read.
+    # The first process packs the blocks; the others wait and read them.
     with FileLock(path.with_suffix(".lock")):
         blocks = _read_cache(path, block_size)
         if blocks is None:
@@ -172,8 +186,10 @@ def _pack(
     tokens, sizes = _tokenize(documents, tokenizer)
     num_blocks = len(tokens) // block_size
     if num_blocks == 0:
-        found = f"split {split!r}: {len(tokens)} tokens, block_size {block_size} -> 0 blocks"
-        raise InputError(f"{found}; lower block_size or add text")
+        raise InputError(
+            f"split {split!r}: {len(tokens)} tokens, block_size {block_size} -> 0 blocks; "
+            "lower block_size or add text"
+        )
     kept = num_blocks * block_size
     input_ids = tokens[:kept].astype(np.int32).reshape(num_blocks, block_size)
     num_bytes = sizes[:kept].reshape(num_blocks, block_size)[:, 1:].sum(axis=1)
@@ -183,12 +199,12 @@ def _pack(
 def _tokenize(
     documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
 ) -> tuple[_Ints, _Ints]:
-    """Tokens of all documents with separators between them, and the UTF-8 bytes of each."""
+    """Return the tokens of all documents with separators, and the UTF-8 bytes of each token."""
     tokens: list[_Ints] = []
     sizes: list[_Ints] = []
     for start in range(0, len(documents), _DOCUMENTS_PER_CALL):
         texts = list(documents[start : start + _DOCUMENTS_PER_CALL])
-        # `verbose=False`: a text longer than the model is what blocks are for, no reason to warn.
+        # `verbose=False` because texts longer than the model's limit are normal here.
         encoded = tokenizer(
             texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
@@ -207,7 +223,12 @@ def _tokenize(
 
 
 def _token_bytes(text: str, offsets: _Ints) -> _Ints:
-    """Bytes of each token: how far it moves the furthest end so far; offsets [n, 2] count characters."""
+    """Return the bytes of each token: how far it advances the end of the text covered so far.
+
+    Args:
+        text: the tokenised text.
+        offsets: [n, 2], start and end of each token in characters.
+    """
     code_points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     widths = (
         1
@@ -217,7 +238,7 @@ def _token_bytes(text: str, offsets: _Ints) -> _Ints:
     )
     byte_at = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(widths)])
     furthest = np.maximum.accumulate(byte_at[offsets[:, 1]])
-    # Skipped text counts with the next token; where a tokenizer strips the end, with the last.
+    # Text that the tokenizer skips counts with the next token, or with the last one at the end.
     furthest[-1] = byte_at[-1]
     return np.diff(furthest, prepend=0)
 
@@ -232,7 +253,7 @@ def _cache_key(
     documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase", block_size: int
 ) -> str:
     contents = json.loads(tokenizer.backend_tokenizer.to_str())
-    # What earlier calls left in the tokenizer; ours resets both.
+    # Earlier calls of the tokenizer leave these settings in it; our own call resets both.
     contents.pop("truncation", None)
     contents.pop("padding", None)
     header = [_PACKER_VERSION, tokenizer.eos_token_id, block_size, len(documents), contents]
@@ -243,11 +264,11 @@ def _cache_key(
 
 
 def _read_cache(path: Path, block_size: int) -> Blocks | None:
-    """The cached blocks; None where there are none, or where they are not what was written."""
+    """Return the cached blocks; None if there are none or they are damaged."""
     if not path.exists():
         return None
     try:
-        # Opened here, since `np.load` leaves the file it opens itself open when it is damaged.
+        # The file is opened here because `np.load` would not close a damaged one that it opened.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             input_ids, num_bytes = stored["input_ids"], stored["num_bytes"]
             dropped, fingerprint = int(stored["dropped_tokens"]), str(stored["fingerprint"])
@@ -264,7 +285,7 @@ def _read_cache(path: Path, block_size: int) -> Blocks | None:
 
 
 def _write_cache(path: Path, blocks: Blocks) -> None:
-    """Written beside its place, then renamed: a reader sees all of it or nothing."""
+    """Write a temporary file, then rename it, so that readers see the whole file or none."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:

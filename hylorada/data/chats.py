@@ -1,4 +1,4 @@
-"""Chats: rows of messages, turned into text by the chat template of a tokenizer."""
+"""Turn chats, rows of messages, into text by the chat template of a tokenizer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _FORMS = (("role", "content"), ("from", "value"))
-_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's words
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of roles: the usual ones
 
 
 def holds_chats(values: Iterable[Any]) -> bool:
@@ -31,20 +31,20 @@ def _form(message: Mapping[str, Any]) -> tuple[str, str] | None:
 def render_chats(
     chats: Sequence[Any], tokenizer: "PreTrainedTokenizerBase | None", where: str
 ) -> list[str]:
-    """Return each chat as the tokenizer's chat template writes it.
+    """Render each chat with the tokenizer's chat template.
 
     Args:
-        chats: each a list of messages of `role` and `content`, or of `from` and `value`.
-        tokenizer: of the base.
+        chats: lists of messages with `role` and `content`, or with `from` and `value`.
+        tokenizer: the base's tokenizer.
         where: data and column, for error messages.
 
     Raises:
-        InputError: the tokenizer has no chat template, or it refuses a chat.
+        InputError: the tokenizer has no chat template, or the template rejects a chat.
     """
     if tokenizer is None or not tokenizer.chat_template:
         raise InputError(
-            f"{where} holds chats, and the tokenizer of the base has no chat template; take a base whose tokenizer "
-            "has one, or name a column of text (--text-column)"
+            f"{where} holds chats, and the tokenizer of the base has no chat template; use a base "
+            "whose tokenizer has one, or name a column of text (--text-column)"
         )
     return [
         _render(chat, tokenizer, f"{where}, chat {number}") for number, chat in enumerate(chats, 1)
@@ -54,13 +54,13 @@ def render_chats(
 def _render(chat: list[dict[str, Any]], tokenizer: "PreTrainedTokenizerBase", where: str) -> str:
     try:
         return str(tokenizer.apply_chat_template([_message(m) for m in chat], tokenize=False))
-    except Exception as error:  # a template is a program, which raises what it likes
+    except Exception as error:  # a template is a program and may raise anything
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise InputError(f"{where}: the chat template refuses it: {reason[0]}") from error
+        raise InputError(f"{where}: the chat template rejects it: {reason[0]}") from error
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    # A table fills the keys that other messages have with nulls.
+    # Where messages differ in their keys, a table fills the missing ones with nulls.
     kept = {key: value for key, value in message.items() if value is not None}
     if _form(message) == _FORMS[0]:
         return {"content": "", **kept}

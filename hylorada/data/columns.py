@@ -1,4 +1,4 @@
-"""Tables, and which of their columns is the text."""
+"""Tables, and the search for the column that holds the text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from hylorada.errors import InputError, nearest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Taken whatever else there is, the first one first.
+# Names of the text column whatever other columns there are, in order of preference.
 TEXT_COLUMNS = ("text", "content")
-# Taken where no other column holds text.
+# Names of the text column if no other column holds text.
 LONE_TEXT_COLUMNS = ("article", "body", "document", "paragraph", "passage", "sentence")
 CHAT_COLUMNS = ("messages", "conversations")
 
@@ -23,13 +23,13 @@ _MOST_NAMED = 8  # columns, in a message
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose columns are read when they are asked for.
+    """A table whose columns are read on demand.
 
     Attributes:
         source: named in error messages.
-        types: what each column holds; "string" is text.
-        read: returns the values of a column.
-        delimiter: of its cells, None where its format has none.
+        types: type of each column; "string" is text.
+        read: function that returns the values of a column.
+        delimiter: delimiter of the cells; None for a format without one.
     """
 
     source: str
@@ -43,12 +43,12 @@ class Rows:
     """The texts of one file, or of one split of a hub data set.
 
     Attributes:
-        texts: in order, blank ones included.
-        missing: how many more rows hold nothing at all (null).
-        column: that they come from; None for a file of plain text, which is one row.
-        delimiter: of the table's cells, where its format has one.
-        are_chats: whether each is a rendered chat.
-        source: file or split, as it is named to the user.
+        texts: the texts in order, blank ones included.
+        missing: number of further rows without a value (null).
+        column: column of the texts; None for a file of plain text, which is one row.
+        delimiter: delimiter of the table's cells; None for a format without one.
+        are_chats: whether each text is a rendered chat.
+        source: file or split, as messages to the user name it.
     """
 
     texts: tuple[str, ...]
@@ -62,15 +62,15 @@ class Rows:
 def read_texts(
     table: Table, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
 ) -> Rows:
-    """Read the text of a table.
+    """Read the texts of a table.
 
     Args:
-        table: to read.
-        text_column: its column; None finds it, see :data:`TEXT_COLUMNS`.
-        tokenizer: whose chat template turns chats into text.
+        table: the table.
+        text_column: column that holds the text; None finds it, see :data:`TEXT_COLUMNS`.
+        tokenizer: the tokenizer whose chat template turns chats into text.
 
     Raises:
-        InputError: the column can't be used, or none can be told to be the text.
+        InputError: the column can't be used, or it is unclear which column holds the text.
     """
     column = _named(table, text_column) if text_column is not None else _find(table)
     values = table.read(column)
@@ -105,12 +105,13 @@ def _find(table: Table) -> str:
     if len(texts) == 1 and texts[0].lower() in LONE_TEXT_COLUMNS:
         return texts[0]
     raise InputError(
-        f"data {table.source!r}: name the text column with --text-column; columns: {', '.join(_listed(table))}"
+        f"data {table.source!r}: name the text column with --text-column; "
+        f"columns: {', '.join(_listed(table))}"
     )
 
 
 def _listed(table: Table) -> list[str]:
-    """Columns with what they hold and the beginning of a value."""
+    """Describe the columns by name, type and the beginning of a value."""
     names = list(table.types)
     listed = [f"{name} ({table.types[name]}{_sample(table, name)})" for name in names[:_MOST_NAMED]]
     return listed + ([f"… ({len(names)} in all)"] if len(names) > _MOST_NAMED else [])

@@ -1,4 +1,4 @@
-"""Tables of cells between delimiters (.csv, .tsv): every cell is the text that the file holds."""
+"""Read tables of delimited cells (.csv, .tsv); every cell stays text."""
 
 import csv
 import io
@@ -8,42 +8,44 @@ from hylorada.errors import InputError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 
-_LOOKED_AT = 200  # rows
-_LONGEST_CELL = 2**31 - 1  # characters; the module's own limit of 131,072 is less than a book
+_LOOKED_AT = 200  # rows from which the delimiter is guessed
+_LONGEST_CELL = 2**31 - 1  # characters; the default of the csv module, 131,072, is less than a book
 
 
 def read_delimited(text: str, source: str) -> tuple[list[str], list[list[str]], str]:
-    """Read the header and the rows of a table, finding its delimiter; blank lines count for nothing.
+    """Find the delimiter of a table and read its header and rows, ignoring blank lines.
 
     Args:
-        text: of the file.
+        text: content of the file.
         source: named in error messages.
 
     Returns:
         The names of the columns, the cells of each row, and the delimiter.
 
     Raises:
-        InputError: a row has more or fewer cells than there are columns, a name stands twice, a quote has no end.
+        InputError: a row has more or fewer cells than there are columns, a name occurs twice, or a
+            quote is never closed.
     """
     delimiter = _find_delimiter(text)
     rows = _rows(text, delimiter, source)
     _, header = next(rows, (0, []))
     names = [name.strip() for name in header]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"data {source!r}: column {twice[0]!r} stands twice in the first row")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"data {source!r}: column {repeated[0]!r} occurs twice in the first row")
     cells = []
     for line, row in rows:
         if len(row) != len(names):
             raise InputError(
-                f"data {source!r}: the row that ends at line {line} has {len(row)} cells, the first row {len(names)} "
-                f"(delimiter {DELIMITERS[delimiter]}); put text that holds the delimiter in quotes"
+                f"data {source!r}: the row that ends at line {line} has {len(row)} cells, "
+                f"the first row {len(names)} (delimiter {DELIMITERS[delimiter]}); "
+                "put text that contains the delimiter in quotes"
             )
         cells.append(row)
     return names, cells, delimiter
 
 
 def _rows(text: str, delimiter: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, with the number of the line at which each ends."""
+    """Yield the rows that are not blank, with the number of the line at which each ends."""
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -57,13 +59,16 @@ def _rows(text: str, delimiter: str, source: str) -> Iterator[tuple[int, list[st
 
 
 def _find_delimiter(text: str) -> str:
-    """The delimiter that cuts the first rows into the most cells, equally many in each; a comma if none does."""
+    """Return the delimiter that splits the first rows into the most cells, equally many in each.
+
+    If there is none, that is the comma.
+    """
     widths = {delimiter: _width(text, delimiter) for delimiter in DELIMITERS}
     return max(DELIMITERS, key=lambda d: widths[d])
 
 
 def _width(text: str, delimiter: str) -> tuple[bool, int]:
-    """Whether the first rows have more than one cell and equally many, and how many the header has."""
+    """Return whether the first rows have one number of cells, at least two, and the header's."""
     counts: list[int] = []
     try:
         for _, row in _rows(text, delimiter, ""):

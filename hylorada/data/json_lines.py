@@ -1,4 +1,7 @@
-"""Tables of JSON objects, one a line; read here, since Arrow's reader crashes the process on some broken ones."""
+"""Read tables of JSON objects, one a line.
+
+Arrow's own reader crashes the process on some broken files.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,17 +13,17 @@ _NAMES = {str: "string", type(None): "null"}
 
 
 def read_json_lines(text: str, source: str) -> tuple[dict[str, str], dict[str, list[Any]]]:
-    """Columns of a text with a JSON object a line; blank lines count for nothing.
+    """Read the columns of a text with one JSON object a line, ignoring blank lines.
 
     Args:
-        text: of the file.
+        text: content of the file.
         source: named in error messages.
 
     Returns:
-        What each column holds ("string" where that is nothing but text and null), and its values.
+        The type of each column ("string" for one of nothing but text and null), and its values.
 
     Raises:
-        InputError: a line that is no JSON object, by its number.
+        InputError: a line is no JSON object; the message names its number.
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [_parse(line, f"data {source!r}: line {number}") for number, line in lines]
@@ -40,7 +43,8 @@ def _parse(line: str, where: str) -> Mapping[str, Any]:
         raise InputError(
             f"{where} holds {error.object[error.start]!r}, half of a character"
         ) from error
-    except (RecursionError, ValueError) as error:  # the second of a number with thousands of digits
+    # a number with thousands of digits raises ValueError
+    except (RecursionError, ValueError) as error:
         raise InputError(f"{where} can't be read: {error}") from error
     if not isinstance(row, dict):
         raise InputError(f"{where} is no JSON object but {type(row).__name__}")

@@ -1,4 +1,4 @@
-"""Perplexity and its kin from per-token losses; sums in fp64, never a mean of means."""
+"""Perplexity and related figures from per-token losses, as fp64 sums and never means of means."""
 
 import math
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Evaluation:
     """Losses of one model on N blocks of T tokens.
 
     Attributes:
-        block_bins: [N, 10] sums of NLL in nats over the predicted tokens of each block, by tenths of the position
-            range; target position p is in bin floor(10 p / T).
-        bin_tokens: [10] predicted tokens in each bin.
-        num_bytes: UTF-8 bytes of the predicted tokens.
+        block_bins: [N, 10] sums of NLL in nats over the predicted tokens of each block, by tenths
+            of the position range; target position p is in bin floor(10 p / T).
+        bin_tokens: [10], numbers of predicted tokens in each bin.
+        num_bytes: number of UTF-8 bytes of the predicted tokens.
     """
 
     block_bins: Floats
@@ -28,31 +28,32 @@ class Evaluation:
 
     @property
     def block_nll(self) -> Floats:
-        """[N] sums of NLL over each block's T-1 predicted tokens."""
+        """Sums [N] of NLL over each block's T-1 predicted tokens."""
         return np.asarray(self.block_bins.sum(axis=1))
 
     @property
     def bin_nll(self) -> Floats:
-        """[10] sums of NLL by tenths of the position range."""
+        """Sums [10] of NLL by tenths of the position range."""
         return np.asarray(self.block_bins.sum(axis=0))
 
     @property
     def tokens(self) -> int:
-        """Predicted tokens."""
+        """Number of predicted tokens."""
         return int(self.bin_tokens.sum())
 
     @property
     def nll(self) -> float:
-        """Nats a predicted token."""
+        """Mean NLL in nats a predicted token."""
         return float(self.block_nll.sum() / self.tokens)
 
     @property
     def ppl(self) -> float:
+        """Perplexity: exp(nll)."""
         return perplexity(self.nll)
 
     @property
     def bits_per_byte(self) -> float:
-        """NaN if the text has no bytes (one-token blocks of separators)."""
+        """Mean NLL in bits a byte; NaN if no token has bytes (one-token blocks of separators)."""
         return (
             float(self.block_nll.sum()) / math.log(2) / self.num_bytes
             if self.num_bytes
@@ -61,13 +62,16 @@ class Evaluation:
 
     @property
     def ppl_bins(self) -> tuple[float, ...]:
-        """PPL by tenths of the position range; NaN for a bin without targets (blocks of fewer than 11 tokens)."""
+        """PPL by tenths of the position range.
+
+        It is NaN for a bin without targets (blocks of fewer than 11 tokens).
+        """
         pairs = zip(self.bin_nll.tolist(), self.bin_tokens.tolist(), strict=True)
         return tuple(perplexity(s / n) if n else math.nan for s, n in pairs)
 
     @property
     def lim_ppl(self) -> float:
-        """Mean of the ten bins' PPL, of those that have targets: the published "LIM-PPL"."""
+        """Mean PPL of the bins that have targets: the published "LIM-PPL"."""
         return float(
             np.mean([ppl for ppl, n in zip(self.ppl_bins, self.bin_tokens, strict=True) if n])
         )
@@ -79,28 +83,28 @@ class Evaluation:
         return perplexity(float(self.bin_nll[middle].sum() / max(1, self.bin_tokens[middle].sum())))
 
     def metrics(self) -> dict[str, float]:
-        """Every figure by the name that the command line and MLflow use."""
+        """Return every figure under the name that the command line and MLflow use."""
         bins = {f"ppl_bin_{i}": p for i, p in enumerate(self.ppl_bins)}
         named = ("nll", "ppl", "bits_per_byte", "lim_ppl", "ppl_middle")
         return {**{name: getattr(self, name) for name in named}, **bins}
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll); infinite where that exceeds a double, NaN for NaN."""
+    """Return exp(nll), which is infinite beyond the range of a double, and NaN for NaN."""
     return math.inf if nll >= 709 else math.exp(nll)
 
 
 def position_bins(block_size: int, num_bins: int = NUM_BINS) -> npt.NDArray[np.int64]:
-    """Bin of each target position 1..T-1 of a block: floor(num_bins * p / T)."""
+    """Return the bin of each target position 1..T-1 of a block: floor(num_bins * p / T)."""
     return np.arange(1, block_size) * num_bins // block_size
 
 
 def summarize(token_nll: Floats, num_bytes: int) -> Evaluation:
-    """Reduce per-token losses.
+    """Sum per-token losses by block and bin.
 
     Args:
         token_nll: [N, T-1] NLL in nats.
-        num_bytes: UTF-8 bytes of the predicted tokens.
+        num_bytes: number of UTF-8 bytes of the predicted tokens.
     """
     bins = position_bins(token_nll.shape[1] + 1)
     return Evaluation(

@@ -1,4 +1,4 @@
-"""What stands between two documents of a text, and when rows are no documents but lines of one running text."""
+"""The separator between documents, and the test whether rows are lines of one text instead."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,18 +6,19 @@ from hylorada.data.columns import Rows
 
 DOCUMENT_SEPARATORS = ("auto", "eos", "newline", "none")
 
-_BLANK_SHARE = 20  # rows are lines where at least one in so many is blank
+_BLANK_SHARE = 20  # rows are lines if at least one in this many is blank
 
 
 def decide(rows: Sequence[Rows]) -> str:
     """Return the separator that "auto" stands for.
 
-    "eos" for documents: plain text files, and rows of a table unless these are lines. "newline" for the lines of one
-    running text: no row has a line break within, and most rows carry their own at the end, or blank rows stand between
-    them. "none" for chats, since a chat template marks their ends itself.
+    "eos" is for documents: plain text files, and rows of a table unless these are lines. "newline"
+    is for the lines of one running text: no row has a line break in its middle, and most rows end
+    in a line break, or some rows are blank. "none" is for chats, since a chat template marks their
+    ends itself.
 
     Args:
-        rows: of all splits.
+        rows: the rows of all splits.
     """
     if any(r.are_chats for r in rows):
         return "none"
@@ -26,7 +27,7 @@ def decide(rows: Sequence[Rows]) -> str:
 
 
 def _are_lines(tables: Sequence[Rows]) -> bool:
-    filled = own = blank = 0
+    filled = with_newline = blank = 0
     for table in tables:
         for text in table.texts:
             if not text.strip():
@@ -35,17 +36,19 @@ def _are_lines(tables: Sequence[Rows]) -> bool:
             if "\n" in text[:-1]:
                 return False
             filled += 1
-            own += text.endswith("\n")
-    return filled > 1 and (own * 2 > filled or blank * _BLANK_SHARE >= filled + blank)
+            with_newline += text.endswith("\n")
+    has_blanks = blank * _BLANK_SHARE >= filled + blank
+    return filled > 1 and (with_newline * 2 > filled or has_blanks)
 
 
 def join(texts: Iterable[str], separator: str) -> list[str]:
-    """Return the documents that rows make; the tokenizer's end token is put between these when they are packed.
+    """Join rows into documents, between which packing inserts the tokenizer's end token.
 
     Args:
-        texts: of the rows.
-        separator: "eos": each row that is not blank is a document. "newline": the rows are lines of one document, and
-            a line that doesn't end in a newline gets one. "none": they are joined as they are.
+        texts: texts of the rows.
+        separator: "eos": each row that is not blank is a document. "newline": the rows are lines of
+            one document, and a line that doesn't end in a newline gets one. "none": the rows are
+            joined unchanged.
     """
     if separator == "eos":
         return [text for text in texts if text.strip()]

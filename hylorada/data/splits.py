@@ -1,4 +1,4 @@
-"""The splits of a folder: its files grouped by the names that `datasets` gives a meaning to."""
+"""Group the files of a folder into splits, by the same keywords in names as `datasets`."""
 
 import os
 import re
@@ -13,24 +13,9 @@ COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".tsv", ".txt")
 
 # Files with these suffixes may hold text, but hylorada does not read them.
-_NOT_READ = frozenset(
-    (
-        *(
-            ".7z",
-            ".arrow",
-            ".bin",
-            ".feather",
-            ".json",
-            ".ndjson",
-            ".npy",
-            ".orc",
-            ".raw",
-            ".tar",
-            ".text",
-            ".tgz",
-        ),
-        *(".tokens", ".xml", ".zip", *COMPRESSIONS),
-    )
+_NOT_READ = (
+    *(".7z", ".arrow", ".bin", ".feather", ".json", ".ndjson", ".npy", ".orc", ".raw", ".tar"),
+    *(".text", ".tgz", ".tokens", ".xml", ".zip", *COMPRESSIONS),
 )
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)\b", re.IGNORECASE)
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
@@ -46,7 +31,7 @@ class Layout:
     """The text files of a folder.
 
     Attributes:
-        files: by split, in reading order; under "" where no name says a split.
+        files: the files of each split in reading order; under "" if no name contains a split's.
         left_out: names of files that describe the data (README.txt).
     """
 
@@ -55,7 +40,7 @@ class Layout:
 
 
 def kind_of(name: str) -> tuple[str, str]:
-    """Return the suffixes of a file's name in lower case: of its format and of its compression ("" for none)."""
+    """Return the lower-case suffixes of a file's format and of its compression ("" for none)."""
     stem, suffix = os.path.splitext(name.lower())
     if suffix not in COMPRESSIONS:
         return suffix, ""
@@ -63,21 +48,25 @@ def kind_of(name: str) -> tuple[str, str]:
 
 
 def supported() -> str:
-    """Return the clause that lists what can be read."""
+    """Return the clause that lists the supported formats."""
     return f"one of: {', '.join(SUFFIXES)} (each may be compressed: {', '.join(COMPRESSIONS)})"
 
 
 def splits_named(name: str) -> set[str]:
-    """Return the splits that a file or folder is named after, by the keywords and separators of `datasets`."""
+    """Return the splits that a file or folder is named after.
+
+    The keywords and separators are those of `datasets`.
+    """
     from datasets.data_files import NON_WORDS_CHARS, SPLIT_KEYWORDS
 
-    # As in its own patterns "{keyword}[{sep}]*" and "*[{sep}]{keyword}[{sep}]*", but in any case of letters.
+    # This matches the patterns of `datasets`, "{keyword}[{sep}]*" and "*[{sep}]{keyword}[{sep}]*",
+    # except that case does not matter.
     words = set(re.split(f"[{NON_WORDS_CHARS}]", name.lower()))
     return {str(split) for split, keywords in SPLIT_KEYWORDS.items() if words & set(keywords)}
 
 
 def keywords() -> str:
-    """Return the clause that lists the words by which a file belongs to a split."""
+    """Return the clause that lists the keywords that assign a file to a split."""
     from datasets.data_files import SPLIT_KEYWORDS
 
     listed = (
@@ -90,10 +79,10 @@ def keywords() -> str:
 def find_splits(folder: Path) -> Layout:
     """Group the files of a folder and its subfolders by split.
 
-    Hidden files and folders are left out, links are followed.
+    Hidden files and folders are left out, and links are followed.
 
     Raises:
-        InputError: no file can be read, or names leave open which split a file belongs to.
+        InputError: no file can be read, or the names don't say which split a file belongs to.
     """
     relative = sorted(path.relative_to(folder) for path in _walk(folder, frozenset()))
     readable = [path for path in relative if kind_of(path.name)[0] in SUFFIXES]
@@ -115,10 +104,10 @@ def find_splits(folder: Path) -> Layout:
 
 
 def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    """Return all files that are not hidden; a link to a folder that contains it is not followed.
+    """Yield all files that are not hidden; a link to a folder above itself is not followed.
 
     Raises:
-        InputError: a folder can't be read, or what may be a split is a link that leads nowhere.
+        InputError: a folder can't be read, or a link that may be a split is broken.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -132,55 +121,63 @@ def _walk(folder: Path, above: frozenset[str]) -> Iterator[Path]:
         if name.startswith("."):
             continue
         if os.path.isdir(path):
-            if not name.startswith("__"):  # __pycache__, __MACOSX: as `datasets` has it
+            if not name.startswith("__"):  # `datasets` skips __pycache__ and __MACOSX, too
                 yield from _walk(path, above | {real})
         elif os.path.isfile(path):
             yield path
         elif os.path.islink(path) and (kind_of(name)[0] in SUFFIXES or splits_named(name)):
-            lost = f"{name!r} is a link to {os.readlink(path)!r}, which can't be followed"
-            raise InputError(f"data {str(folder)!r}: {lost}; fetch that file, or remove the link")
+            raise InputError(
+                f"data {str(folder)!r}: {name!r} is a link to {os.readlink(path)!r}, "
+                "which can't be followed; fetch that file, or remove the link"
+            )
 
 
 def _label(path: Path) -> tuple[str, ...]:
-    """The splits that a path is named after, ("",) for none."""
+    """Return the splits that a path is named after, ("",) for none."""
     return tuple(sorted(set[str]().union(*map(splits_named, path.parts)))) or ("",)
 
 
 def _problems(labels: Mapping[Path, tuple[str, ...]], not_read: Iterable[Path]) -> list[str]:
-    """What the names leave open."""
-    several = [p for p, found in labels.items() if len(found) > 1]
-    named = sorted({split for found in labels.values() for split in found if split})
-    unnamed = [path for path, found in labels.items() if found == ("",)]
+    """List the reasons why names don't say which split a file belongs to."""
+    ambiguous = [path for path, splits in labels.items() if len(splits) > 1]
     problems = [
-        f"{str(p)!r} is named after {' and '.join(labels[p])}; rename it"
-        for p in several[:_MOST_NAMED]
+        f"{str(path)!r} is named after {' and '.join(labels[path])}; rename it"
+        for path in ambiguous[:_MOST_NAMED]
     ]
+    lost = [p for p in not_read if p.suffix.lower() in _NOT_READ and _label(p) != ("",)]
     problems += [
-        f"{str(path)!r} is named after {_label(path)[0]!r}, but {path.suffix!r} is not supported; {supported()}"
-        for path in [p for p in not_read if p.suffix.lower() in _NOT_READ and _label(p) != ("",)][
-            :_MOST_NAMED
-        ]
+        f"{str(path)!r} is named after {_label(path)[0]!r}, but {path.suffix!r} is not supported; "
+        f"{supported()}"
+        for path in lost[:_MOST_NAMED]
     ]
+    return problems + _unnamed_problems(labels) + _duplicates(labels) + _eval_beside_test(labels)
+
+
+def _unnamed_problems(labels: Mapping[Path, tuple[str, ...]]) -> list[str]:
+    named = sorted({split for splits in labels.values() for split in splits if split})
+    unnamed = [path for path, splits in labels.items() if splits == ("",)]
     if misspelt := _misspelt(unnamed):
-        problems += [
-            f"{str(path)!r} looks like the {split} split, but is not named so; the words are: {keywords()}"
+        return [
+            f"{str(path)!r} looks like the {split} split, but is not named so; "
+            f"the words are: {keywords()}"
             for path, split in list(misspelt.items())[:_MOST_NAMED]
         ]
-    elif named and unnamed:
+    if named and unnamed:
         verb = "belongs" if len(unnamed) == 1 else "belong"
-        problems.append(
-            f"{_some(unnamed)} {verb} to no split, while other files are named after {', '.join(named)}; "
-            f"move it away, or name it after one: {keywords()}"
-        )
-    elif len(others := sorted({m[1] for p in unnamed if (m := _SHARD.match(p.name))})) > 1:
-        problems.append(
-            f"it has the splits {', '.join(map(repr, others))}; must be named after {keywords()}"
-        )
-    return problems + _twice(labels) + _eval_beside_test(labels)
+        return [
+            f"{_listed(unnamed)} {verb} to no split, while other files are named after "
+            f"{', '.join(named)}; move it away, or name it after one: {keywords()}"
+        ]
+    shards = sorted({match[1] for path in unnamed if (match := _SHARD.match(path.name))})
+    if len(shards) > 1:
+        return [
+            f"it has the splits {', '.join(map(repr, shards))}; must be named after {keywords()}"
+        ]
+    return []
 
 
-def _twice(paths: Iterable[Path]) -> list[str]:
-    """Name files that are there in two forms, such as compressed and not: their text would be read twice."""
+def _duplicates(paths: Iterable[Path]) -> list[str]:
+    """List files that exist in two forms, such as compressed and not: both would be read."""
     forms: dict[Path, list[str]] = {}
     for path in paths:
         packed = kind_of(path.name)[1]
@@ -193,24 +190,33 @@ def _twice(paths: Iterable[Path]) -> list[str]:
 
 
 def _eval_beside_test(labels: Iterable[Path]) -> list[str]:
-    """Whoever has both means the validation split by the first; to `datasets` both are the test split."""
+    """Refuse "eval" beside "test": both are the test split to `datasets`.
+
+    A user who has both means the validation split by "eval".
+    """
     words = {path: set(re.split("[^a-z]", str(path).lower())) for path in labels}
-    evals = [path for path, found in words.items() if found & _EVALS and not found & _TESTS]
-    tests = [path for path, found in words.items() if found & _TESTS and not found & _EVALS]
+    evals = [path for path, names in words.items() if names & _EVALS and not names & _TESTS]
+    tests = [path for path, names in words.items() if names & _TESTS and not names & _EVALS]
     if not evals or not tests:
         return []
     return [
-        f"{str(evals[0])!r} and {str(tests[0])!r} both name the test split; rename one to validation or test"
+        f"{str(evals[0])!r} and {str(tests[0])!r} both name the test split; "
+        "rename one to validation or test"
     ]
 
 
 def _misspelt(paths: Iterable[Path]) -> dict[Path, str]:
-    """Files whose names are nearly those of a split, with the split."""
-    paths = list(paths)
-    near = {path: split for path in paths for word in _words(path) if (split := _nearly(word))}
-    # "mytrain" and "mytest" are splits; a lone "latest" is not.
-    glued = {path: split for path in paths for word in _words(path) if (split := _ends_as(word))}
-    return {**near, **(glued if len(set(glued.values())) > 1 else {})}
+    """Return the files whose names are nearly those of a split, with the split."""
+    misspelt: dict[Path, str] = {}
+    glued: dict[Path, str] = {}
+    for path in paths:
+        for word in _words(path):
+            if split := _closest_split(word):
+                misspelt[path] = split
+            if split := _suffix_split(word):
+                glued[path] = split
+    # "mytrain" beside "mytest" are splits; "latest" alone is not.
+    return {**misspelt, **(glued if len(set(glued.values())) > 1 else {})}
 
 
 def _words(path: Path) -> list[str]:
@@ -222,8 +228,8 @@ def _words(path: Path) -> list[str]:
     ]
 
 
-def _nearly(word: str) -> str | None:
-    """The split whose keyword a word is but for one letter lost, added or swapped, or for a "set" behind it."""
+def _closest_split(word: str) -> str | None:
+    """Return the split whose keyword a word misspells or extends, such as "trian" or "trainset"."""
     from datasets.data_files import SPLIT_KEYWORDS
 
     if word in _ABBREVIATIONS:
@@ -242,7 +248,10 @@ def _nearly(word: str) -> str | None:
 
 
 def _is_slip(word: str, keyword: str) -> bool:
-    """Whether one letter is lost or added, or two neighbours are swapped; another letter makes another word (text)."""
+    """Return whether a letter is missing or added, or two neighbours are swapped.
+
+    A replaced letter does not count: it usually makes another word ("test", "text").
+    """
     if len(word) == len(keyword):
         differing = [i for i, (a, b) in enumerate(zip(word, keyword, strict=True)) if a != b]
         return (
@@ -253,11 +262,12 @@ def _is_slip(word: str, keyword: str) -> bool:
     longer, shorter = sorted((word, keyword), key=len, reverse=True)
     if len(longer) - len(shorter) != 1:
         return False
-    last = len(longer) - (longer == keyword)  # "eva" is a name
+    last = len(longer) - (longer == keyword)  # a missing last letter is no slip: "eva" is a name
     return any(longer[:i] + longer[i + 1 :] == shorter for i in range(last))
 
 
-def _ends_as(word: str) -> str | None:
+def _suffix_split(word: str) -> str | None:
+    """Return the split whose keyword a word ends in, such as "mytrain"."""
     from datasets.data_files import SPLIT_KEYWORDS
 
     return next(
@@ -266,7 +276,11 @@ def _ends_as(word: str) -> str | None:
 
 
 def _check_links(folder: Path, files: Mapping[str, Iterable[Path]]) -> None:
-    """Refuse a file that is in two splits by way of a link."""
+    """Refuse a file that a link puts into two splits.
+
+    Raises:
+        InputError: there is such a file.
+    """
     seen: dict[str, tuple[str, Path]] = {}
     for split, paths in files.items():
         for path in paths:
@@ -274,10 +288,11 @@ def _check_links(folder: Path, files: Mapping[str, Iterable[Path]]) -> None:
             if other != split:
                 names = " and ".join(repr(str(p.relative_to(folder))) for p in (first, path))
                 raise InputError(
-                    f"data {str(folder)!r}: {names} are the same file, of splits {other} and {split}"
+                    f"data {str(folder)!r}: {names} are the same file, "
+                    f"of splits {other} and {split}"
                 )
 
 
-def _some(paths: list[Path]) -> str:
+def _listed(paths: list[Path]) -> str:
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return ", ".join(repr(str(path)) for path in paths[:_MOST_NAMED]) + more

@@ -1,4 +1,4 @@
-"""Files of text and tables, compressed or not, read into rows."""
+"""Read files of plain text and tables, compressed or not, into rows."""
 
 import bz2
 import gzip
@@ -26,15 +26,15 @@ _BROKEN = (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
 def read_file(
     path: Path, text_column: str | None, tokenizer: "PreTrainedTokenizerBase | None"
 ) -> Rows:
-    """Read the rows of a file; one of plain text is a single row.
+    """Read the rows of a file; a file of plain text is a single row.
 
     Args:
-        path: of the file; its suffixes say how to read it.
-        text_column: of a table, None finds it.
-        tokenizer: whose chat template turns chats into text.
+        path: path of the file; its suffixes determine the format.
+        text_column: column of a table that holds the text; None finds it.
+        tokenizer: the tokenizer whose chat template turns chats into text.
 
     Raises:
-        InputError: the file can't be read, or its text column can't be told.
+        InputError: the file can't be read, or its text column is unclear.
     """
     suffix, compression = kind_of(path.name)
     if suffix not in SUFFIXES:
@@ -78,8 +78,8 @@ def _decompress_zst(content: bytes) -> bytes:
     import pyarrow as pa
 
     stream = pa.CompressedInputStream(pa.py_buffer(content), "zstd")
-    found: bytes = stream.read()
-    return found
+    decompressed: bytes = stream.read()
+    return decompressed
 
 
 def _decode(path: Path, content: bytes) -> str:
@@ -89,7 +89,8 @@ def _decode(path: Path, content: bytes) -> str:
         raise InputError(f"data {str(path)!r}: byte {error.start} is not UTF-8") from error
     if "\0" in text:
         raise InputError(
-            f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): no text file"
+            f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): "
+            "no text file"
         )
     return text
 
@@ -141,7 +142,7 @@ def _parquet(path: Path, content: bytes) -> Table:
 
 
 def _type_name(dtype: Any) -> str:
-    """An Arrow type by the name that a user reads; all kinds of text alike."""
+    """Return the name of an Arrow type as users know it; all kinds of text have the same name."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(dtype):

@@ -1,4 +1,4 @@
-"""Text: what a user names with `--data`, read into documents of three splits."""
+"""Read the text that a user names with `--data` into documents of three splits."""
 
 import hashlib
 import os
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitSource:
-    """Where a split comes from.
+    """The origin of a split.
 
     Attributes:
-        files: that were read, or the split of a hub data set; none where the split was cut off another.
-        rows: that were read, empty ones included.
-        empty: rows that were dropped because they hold nothing.
-        cut_from: "train" or "the whole text" where the split is a piece of that; else None.
+        files: the files, or the split of a hub data set; none if the split was cut off another.
+        rows: number of rows, empty ones included.
+        empty: number of rows that were dropped because they are empty.
+        cut_from: "train" or "the whole text" if the split is a piece of that; else None.
     """
 
     files: tuple[str, ...] = ()
@@ -42,14 +42,15 @@ class Text:
     """Documents of the three splits; none is blank.
 
     Attributes:
+        name: the source, as the user gave it.
         splits: "train", "validation" and "test", each with its documents in order.
         fingerprint: first 16 hex digits of the SHA-256 over the contents of all splits.
-        revision: commit of a hub data set, as far as `datasets` knows it; None for anything local.
-        separator: what stands between documents: "eos", "newline" or "none"; see :func:`load_text`.
-        column: of the tables that were read; None for plain text.
-        delimiter: of the cells of a .csv or .tsv file.
-        sources: of each split.
-        left_out: splits and files that were found and are none of the text.
+        revision: commit of a hub data set, if `datasets` knows it; None for anything local.
+        separator: separator of documents: "eos", "newline" or "none"; see :func:`load_text`.
+        column: column of the tables that holds the text; None for plain text.
+        delimiter: delimiter of the cells of a .csv or .tsv file.
+        sources: origin of each split.
+        left_out: splits and files of the source that are not part of the text.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Text:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows of a source by split; under "" where it has none."""
+    """The rows of a source by split; under "" for a source without splits."""
 
     rows: dict[str, list[Rows]]
     revision: str | None = None
@@ -82,18 +83,21 @@ def load_text(
 ) -> Text:
     """Read `pydocs`, a file, a folder, or a hub data set `name` or `name:config`.
 
-    A source without named splits is cut 80/10/10 by characters into contiguous pieces; a document may be cut in two.
-    Splits that a source with a train split lacks are cut off its end, 10 % each.
+    A source without named splits is cut 80/10/10 by characters into contiguous pieces; a document
+    may be cut in two. If a source has a train split and lacks another one, that is cut off the end
+    of the train split, 10 % each.
 
     Args:
-        data: the source; an existing file or folder goes before a hub id of the same name.
-        text_column: the column that holds the text; by default `text`, then `content`, then chats (`messages`,
-            `conversations`), then a column of another usual name if no other column holds text.
-        document_separator: "eos": the tokenizer's end token stands between documents. "newline": rows are lines of one
-            running text. "none": rows are joined as they are. "auto": "newline" where rows are evidently lines (they
-            end in their own newline, or blank rows stand between them), "none" for chats, else "eos".
-        tokenizer: whose chat template turns chats into text; needed for chats alone.
-        split: the only one that is needed; then a source without a train split will do.
+        data: the source; an existing file or folder takes precedence over a hub id of its name.
+        text_column: the column that holds the text; by default `text`, then `content`, then chats
+            (`messages`, `conversations`), then a column of another usual name if no other column
+            holds text.
+        document_separator: "eos": the tokenizer's end token separates documents. "newline": rows
+            are lines of one running text. "none": rows are joined unchanged. "auto": "newline" if
+            rows are evidently lines (they end in their own newline, or blank rows lie between
+            them), "none" for chats, else "eos".
+        tokenizer: the tokenizer whose chat template turns chats into text; only chats need it.
+        split: the only split that is needed; the source then needs no train split.
 
     Raises:
         InputError: the source, its column or one of its splits can't be used.
@@ -155,12 +159,12 @@ def _read_source(
         or data.endswith((*SUFFIXES, *COMPRESSIONS))
         or not HUB_ID.fullmatch(data)
     ):
-        raise InputError(f"data {data!r}: {_what_is_there(path)}")
+        raise InputError(f"data {data!r}: {_why_not_read(path)}")
     rows, left_out, revision = read_hub(data, text_column, tokenizer)
     return _Source(rows, revision, left_out)
 
 
-def _what_is_there(path: Path) -> str:
+def _why_not_read(path: Path) -> str:
     if os.path.islink(path):
         return f"it is a link to {os.readlink(path)!r}, which can't be followed"
     if os.path.exists(path):
@@ -171,7 +175,7 @@ def _what_is_there(path: Path) -> str:
 def _sibling(path: Path) -> str:
     try:
         names = os.listdir(path.parent)
-    except (OSError, ValueError):  # the second where a name holds NUL
+    except (OSError, ValueError):  # a name with a NUL character raises ValueError
         return ""
     return f"; {hint}" if (hint := nearest(path.name, names)).startswith("did you mean") else ""
 
@@ -191,10 +195,10 @@ def _read_folder(
 
 
 def _common_column(data: str, rows: Sequence[Rows]) -> tuple[str | None, str | None]:
-    """The column and the delimiter of all tables.
+    """Return the column and the delimiter of all tables.
 
     Raises:
-        InputError: the text would come from different columns.
+        InputError: the tables hold the text in different columns.
     """
     columns = {r.column: r.source for r in rows if r.column is not None}
     if len(columns) > 1:
@@ -219,8 +223,14 @@ def _origin(parts: Sequence[Rows], separator: str) -> SplitSource:
 def _complete(
     data: str, splits: dict[str, list[str]], sources: dict[str, SplitSource], split: str | None
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, SplitSource]]:
-    """All three splits, those that the source lacks cut off the end of train; or those it has, if `split` is there."""
-    if "" in splits:  # no names say a split
+    """Cut the splits that the source lacks off the end of train, and return all three.
+
+    Without a train split, only `split` is returned.
+
+    Raises:
+        InputError: there is neither a train split nor `split`.
+    """
+    if "" in splits:  # a source without splits
         pieces = dict(zip(SPLITS, _cut(splits[""], 2), strict=True))
         cut = {name: replace(sources[""], cut_from="the whole text") for name in SPLITS}
         return {name: tuple(texts) for name, texts in pieces.items()}, cut
@@ -240,7 +250,10 @@ def _complete(
 
 
 def _cut(documents: Sequence[str], num_ends: int) -> list[list[str]]:
-    """Contiguous pieces: the beginning, then `num_ends` of a tenth of the characters each; nothing lost or twice."""
+    """Cut documents into contiguous pieces that together hold every character once.
+
+    The first piece is the beginning, followed by `num_ends` pieces of a tenth of the characters.
+    """
     total = sum(map(len, documents))
     inner = [
         _cut_point(documents, total * (10 - tenths) // 10) for tenths in range(num_ends, 0, -1)
@@ -249,7 +262,7 @@ def _cut(documents: Sequence[str], num_ends: int) -> list[list[str]]:
 
 
 def _cut_point(documents: Sequence[str], at: int) -> int:
-    """`at`, moved to the document's edge where the cut would leave a blank piece of it."""
+    """Return `at`, moved to the document's edge if the cut would leave a blank piece of it."""
     start = 0
     for document in documents:
         end = start + len(document)

@@ -1,4 +1,4 @@
-"""Files written so that a crash at any moment leaves the old content or the new."""
+"""Write files so that a crash at any moment leaves either the old content or the new."""
 
 import os
 from contextlib import suppress
@@ -6,7 +6,11 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write beside it, sync, rename; what can't be written leaves nothing behind."""
+    """Replace a file's content: write a temporary file beside it, sync it and rename it.
+
+    Raises:
+        OSError: the content can't be written; the old file stays, and the temporary one is removed.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
@@ -16,5 +20,5 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
-            temporary.unlink()  # a full disk needs the room
+            temporary.unlink()  # it would take up space on a full disk
         raise

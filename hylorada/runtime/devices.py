@@ -1,4 +1,4 @@
-"""Small constants on their way to a GPU: a plain copy would wait until the GPU has done all its work."""
+"""Copies to a device that don't wait for it, threads of a lane, and errors of a device."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,7 +8,10 @@ from torch import Tensor
 
 
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of ``values`` on a device, without waiting for the device."""
+    """Return a tensor of ``values`` on a device, without waiting for the device.
+
+    A plain copy would wait until a GPU has finished all its queued work.
+    """
     tensor = torch.as_tensor(values, dtype=dtype)
     return (
         tensor.pin_memory().to(device, non_blocking=True)
@@ -21,35 +24,42 @@ def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = Non
 def column(
     constants: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Constants of S seats as a tensor [C, S], kept for the next steps."""
-    with torch.inference_mode(False):  # what is kept must serve training too
+    """Return C constants of S seats as a tensor [C, S], cached for the next steps."""
+    with torch.inference_mode(False):  # a cached inference tensor could not be used in training
         return to_device(constants, device, dtype).T.contiguous()
 
 
 def own_threads(count: int) -> None:
-    """Let the calling thread compute with so many, whatever number other threads take later.
+    """Fix the number of threads that torch uses for the calling thread's operations.
 
-    The number is each thread's own only once it has been asked for: until then a thread takes over what any other has
-    set last.
+    Calls in other threads don't change it afterwards: torch keeps the number for each thread, but
+    only once the thread has read it. Until then the thread adopts the latest number that any
+    thread has set.
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device lacked memory: the allocator has a type for it, libraries such as cuBLAS only words."""
+    """Return whether an error says that a device is out of memory.
+
+    torch's allocator raises a type of its own; of libraries such as cuBLAS only the message tells.
+    """
     words = ("out of memory", "ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether CUDA has failed in a way that stays with its process: all later calls fail; not so lack of memory."""
+    """Return whether CUDA has failed for good: every later call of this process fails.
+
+    Running out of memory is not such a failure.
+    """
     words = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]")
     return str(error).startswith(words) and not is_out_of_memory(error) and not _works()
 
 
 def _works() -> bool:
-    """Whether the device still takes work; without one, what its errors say must be believed."""
+    """Return whether the device still computes; without a device the error's message decides."""
     if not torch.cuda.is_available():
         return False
     try:

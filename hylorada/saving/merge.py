@@ -1,4 +1,4 @@
-"""Folds the LoRA part into the base's weights, where one weight can hold it."""
+"""Fold the LoRA part of an adapter into the base's weights, where a single weight can hold it."""
 
 from collections.abc import Mapping
 
@@ -14,15 +14,17 @@ from hylorada.errors import InputError
 
 @torch.no_grad()
 def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
-    """Put :func:`merged_weights` into the base, which is marked as merged until :func:`restore`.
+    """Put :func:`merged_weights` into the base and mark it as merged until :func:`restore`.
 
     Returns:
-        The base's own weights, by the module's path.
+        The base's own weights, keyed by the module's path.
 
     Raises:
-        InputError: the base is merged already, or what :func:`merged_weights` finds; the base is left as it was.
+        InputError: the base is merged already, or :func:`merged_weights` raises it; the base is
+            left as it was.
     """
-    if "merged" in vars(base):  # weights given back in another order would be those of neither
+    # Of two merges, undoing the first one first would leave weights that belong to neither.
+    if "merged" in vars(base):
         raise InputError(
             "the base is merged already, with the adapter of another model; unmerge that one first"
         )
@@ -34,7 +36,7 @@ def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
 
 
 def restore(base: PreTrainedModel, originals: Mapping[str, Tensor]) -> None:
-    """Give the base its own weights back, bit for bit; with none given it keeps what it has as its own."""
+    """Restore the base's own weights bit for bit; without any it keeps the merged ones."""
     _overwrite(base, originals)
     del vars(base)["merged"]
 
@@ -47,17 +49,18 @@ def _overwrite(base: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
-    """W + scaling * B @ A of every adapted module, by its path; summed in the adapter's dtype, then in the base's.
+    """Return W + scaling * B @ A of every adapted module, keyed by its path.
 
-    With DoRA each row of the sum is brought to its trained magnitude.
+    The sum is computed in the adapter's dtype and cast to the base's. With DoRA each row of the sum
+    is scaled to its trained magnitude.
 
     Raises:
-        InputError: the adapter has a position bias or non-finite numbers.
+        InputError: the adapter has a position bias, or merged weights would not be finite.
     """
     if adapter.position_bias is not None:
         raise InputError(
-            "an adapter with a position bias can't be merged: its update differs from position to position, "
-            "so no one weight gives it"
+            "an adapter with a position bias can't be merged: its update differs from position to "
+            "position, so no single weight can hold it"
         )
     folded, broken = {}, []
     for path in adapter.targets:

@@ -1,8 +1,8 @@
-"""Saved adapters: the LoRA part as stock PEFT reads it, everything else beside it; safetensors and JSON, no pickle.
+"""Save and load adapters; stock PEFT reads the LoRA part. The files are safetensors and JSON.
 
-A folder holds ``adapter_config.json`` and ``adapter_model.safetensors`` (PEFT's), ``hylorada_model.safetensors``
-(position bias, landmarks, boundaries) and ``hylorada_config.json`` (the configuration, the shape of its base, and the
-digests that tie the four to each other).
+A folder holds ``adapter_config.json`` and ``adapter_model.safetensors`` (PEFT's files),
+``hylorada_model.safetensors`` (position bias, landmarks, boundaries) and ``hylorada_config.json``
+(the configuration, the shape of its base, and the digests that tie the four files together).
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from hylorada.adapters.adapter import Adapter, check_base
 from hylorada.base_models.architectures import Target
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
+from hylorada.base_models.finding import find_base
 from hylorada.base_models.lfs_pointers import pointer_problem
-from hylorada.base_models.loading import find_base
 from hylorada.base_models.portable_names import portable_path
 from hylorada.errors import InputError
 from hylorada.saving.tensor_checks import (
@@ -51,22 +51,23 @@ _FIELDS = {
     "untrained": bool,
     "sha256": dict,
 }
-_LORA_NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # ours: PEFT's
+_LORA_NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # our names: PEFT's names
 
 
 def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) -> None:
-    """Write an adapter so that stock ``peft.PeftModel.from_pretrained(base, folder)`` loads its LoRA part.
+    """Write an adapter so that ``peft.PeftModel.from_pretrained`` loads its LoRA part.
 
-    PEFT knows neither position bias nor landmarks: without them its logits are ours, with them they are those of the
-    LoRA part alone.
+    PEFT knows neither position bias nor landmarks. For an adapter without them its logits equal
+    ours; otherwise they are those of the LoRA part alone.
 
     Args:
-        adapter: of any configuration.
-        base: what it was made for.
-        folder: made if need be; an adapter that is there already is replaced, other files are left alone.
+        adapter: an adapter of any configuration.
+        base: the base that it was built for.
+        folder: created if it doesn't exist; an adapter in it is replaced, other files stay.
 
     Raises:
-        InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing is written.
+        InputError: ``folder`` is a file or empty text, or a tensor has non-finite numbers; nothing
+            is written.
     """
     check_base(base)
     folder = _folder(folder)
@@ -96,18 +97,18 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
 
 
 def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
-    """The adapter that :func:`save_adapter` wrote, or that a checkpoint of Trainer holds.
+    """Load an adapter that :func:`save_adapter` wrote, or a checkpoint of Trainer.
 
     Args:
-        base: a model of the shape it was saved with; it is only looked at.
-        folder: of the saved adapter, or a ``checkpoint-...`` of Trainer.
+        base: a model of the shape that the adapter was saved with; it is not changed.
+        folder: folder of the saved adapter, or a ``checkpoint-...`` of Trainer.
 
     Returns:
         An adapter on the base's device, fp32 (fp64 for an fp64 base).
 
     Raises:
-        InputError: a file or tensor is missing, unexpected, damaged, of another shape or non-finite, or the base
-            doesn't fit.
+        InputError: a file or tensor is missing, unexpected, damaged, of another shape or
+            non-finite, or the base doesn't fit.
     """
     check_base(base)
     folder = _folder(folder)
@@ -122,33 +123,38 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
     except InputError as error:
         raise InputError([f"{folder / CONFIG}: {p}" for p in error.problems]) from error
     expected = dict(zip((PEFT_TENSORS, OTHER_TENSORS), _split(adapter), strict=True))
-    found = {name: read_tensors(folder / name) for name in expected}
+    stored = {name: read_tensors(folder / name) for name in expected}
     problems = _peft_config_problems(folder / PEFT_CONFIG, _peft_config(adapter, base))
     for name, tensors in expected.items():
-        problems += tensor_problems(folder / name, tensors, found[name])
+        problems += tensor_problems(folder / name, tensors, stored[name])
     if problems:
         raise InputError(problems)
     with torch.no_grad():
         for name, tensors in expected.items():
             for key, parameter in tensors.items():
-                parameter.copy_(found[name][key])
+                parameter.copy_(stored[name][key])
     if adapter.update_is_zero() and not values["untrained"]:
         raise InputError(
-            f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after training"
+            f"adapter {str(folder)!r}: adapter has no effect, its B matrices are all zero after "
+            "training"
         )
     _check_digests(folder, values["sha256"])
     return adapter
 
 
 def _folder(folder: str | Path) -> Path:
-    """The folder as it is meant; empty text, which would be the current one, is a slip."""
-    if not str(folder):
+    """Return the folder with ``~`` expanded.
+
+    Raises:
+        InputError: the text is empty.
+    """
+    if not str(folder):  # as a path it would silently mean the working folder
         raise InputError("adapter '': must name a folder, got empty text")
     return Path(folder).expanduser()
 
 
 def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The LoRA part by PEFT's names, and everything else by ours."""
+    """Return the LoRA part keyed by PEFT's names, and everything else keyed by ours."""
     lora: dict[str, Tensor] = {}
     other: dict[str, Tensor] = {}
     for name, parameter in adapter.named_parameters():
@@ -168,7 +174,10 @@ def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
-    """What PEFT's ``LoraConfig`` needs; written by hand so that PEFT versions that know fewer fields read it too."""
+    """Return the fields of PEFT's ``LoraConfig``.
+
+    They are written by hand so that PEFT versions that know fewer fields read them too.
+    """
     config = adapter.config
     return {
         "peft_type": "LORA",
@@ -178,7 +187,7 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
         "use_rslora": config.use_rslora,
         "use_dora": config.use_dora,
         "lora_dropout": config.lora_dropout,
-        # whole paths: PEFT takes a name as a suffix, and `c_proj` would match GPT-2's MLP too
+        # whole paths, because PEFT matches suffixes, and `c_proj` would match GPT-2's MLP too
         "target_modules": sorted(adapter.targets),
         "fan_in_fan_out": _is_transposed(base, adapter.targets),
         "bias": "none",
@@ -187,27 +196,24 @@ def _peft_config(adapter: Adapter, base: PreTrainedModel) -> dict[str, Any]:
 
 
 def _base_reference(base: PreTrainedModel, folder: Path) -> dict[str, str | None]:
-    """By which PEFT finds the base; a path is relative to the adapter's folder."""
-    return {
-        "base_model_name_or_path": _portable_base(base, folder),
-        "revision": getattr(
-            base.config, "_commit_hash", None
-        ),  # where load_base took it from the hub
-    }
+    """Return the fields by which PEFT finds the base, a path relative to the adapter's folder."""
+    # load_base sets the commit of a base from the hub
+    revision = getattr(base.config, "_commit_hash", None)
+    return {"base_model_name_or_path": _portable_base(base, folder), "revision": revision}
 
 
 def _portable_base(base: PreTrainedModel, folder: Path) -> str | None:
-    """Return the portable name of a base that has been loaded; None where it came from nowhere."""
+    """Return the portable name of a loaded base; None for one that was built in memory."""
     name = base.name_or_path or ""
     for builtin in (TINY, SMOLLM2):
-        with contextlib.suppress(InputError, OSError):  # not installed, or no path
+        with contextlib.suppress(InputError, OSError):  # it isn't installed, or `name` is no path
             if os.path.samefile(find_base(builtin).location, name):
                 return builtin
     return portable_path(name, folder) or None
 
 
 def _is_transposed(base: PreTrainedModel, targets: Mapping[str, Target]) -> bool:
-    """Whether the adapted modules store their weight as [d_in, d_out] (GPT-2)."""
+    """Return whether the adapted modules store their weight as [d_in, d_out] (GPT-2)."""
     return all(isinstance(base.get_submodule(path), Conv1D) for path in targets)
 
 
@@ -222,7 +228,10 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 def _replace_together(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write all files beside their places, then rename them; a crash between two renames shows in the digests."""
+    """Write all files under temporary names, then rename them.
+
+    The digests reveal a crash between two renames.
+    """
     temporary = {name: folder / f"{name}.tmp" for name in contents}
     for name, content in contents.items():
         with temporary[name].open("wb") as file:
@@ -238,44 +247,51 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"adapter {str(folder)!r}: no such folder")
     if hint := _checkpoints_in(folder):
         raise InputError(f"adapter {str(folder)!r}: no file {CONFIG}; {hint}")
-    if missing := [
-        n for n in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS) if not (folder / n).is_file()
-    ]:
-        raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
     paths = [folder / name for name in (CONFIG, PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS)]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise InputError([f"adapter {str(folder)!r}: no file {name}" for name in missing])
     if pointers := [problem for path in paths if (problem := pointer_problem(path))]:
         raise InputError([f"adapter {str(folder)!r}: {problem}" for problem in pointers])
     return read_fields(folder / CONFIG, read_json(folder / CONFIG), _FIELDS)
 
 
 def _checkpoints_in(folder: Path) -> str | None:
-    """Which of its folders to name instead, where it is the output folder of a Trainer."""
+    """Return a hint that names a checkpoint if the folder is the output folder of a Trainer."""
     names = [path.name for path in folder.glob("checkpoint-*") if is_checkpoint(path)]
     if (folder / CONFIG).exists() or not names:
         return None
     newest = max(names, key=lambda name: (len(name), name))
-    return f"it is the output folder of a Trainer; name one of its {len(names)} checkpoints, such as {newest}"
+    return (
+        f"it is the output folder of a Trainer; name one of its {len(names)} checkpoints, "
+        f"such as {newest}"
+    )
 
 
 def _peft_config_problems(path: Path, expected: Mapping[str, Any]) -> list[str]:
-    """Where PEFT would read something else than we do; which base is named there is no concern of ours."""
-    found = {"use_dora": False, **read_json(path)}  # PEFT's default, which older files leave to it
-    if isinstance(targets := found.get("target_modules"), list):
-        found["target_modules"] = sorted(map(str, targets))
+    """List the fields in which PEFT's config differs from ours, except the name of the base."""
+    # older files lack `use_dora`, for which PEFT's default is False
+    stored = {"use_dora": False, **read_json(path)}
+    if isinstance(targets := stored.get("target_modules"), list):
+        stored["target_modules"] = sorted(map(str, targets))
     return [
-        f"{path}: {name} is {found.get(name)!r}, but {CONFIG} and the base say {value!r}"
+        f"{path}: {name} is {stored.get(name)!r}, but {CONFIG} and the base say {value!r}"
         for name, value in expected.items()
-        if name != "inference_mode" and found.get(name) != value
+        if name != "inference_mode" and stored.get(name) != value
     ]
 
 
 def _check_digests(folder: Path, digests: Mapping[str, Any]) -> None:
-    """The files are of one and the same save, and as they were written."""
+    """Check that all files are unchanged and were written by the same save.
+
+    Raises:
+        InputError: a file has another digest than the config holds.
+    """
     problems = []
     for name in (PEFT_CONFIG, PEFT_TENSORS, OTHER_TENSORS):
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digests.get(name):
             problems.append(
-                f"{folder / name} is not the file that {CONFIG} was saved with; save the adapter again"
+                f"{folder / name} is not the file that {CONFIG} was saved with; "
+                "save the adapter again"
             )
     if problems:
         raise InputError(problems)

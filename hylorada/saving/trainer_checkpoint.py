@@ -1,13 +1,14 @@
-"""Checkpoints of transformers' Trainer: the state of a :class:`HyLoRADAModel`, which describes itself.
+"""Checkpoints of transformers' Trainer: the state of a :class:`HyLoRADAModel`.
 
-Trainer writes the state of a model that isn't one of transformers' to ``model.safetensors`` and asks for nothing else,
-so what it takes to make the adapter again is one more tensor of the state.
+For a model that isn't one of transformers', Trainer writes the state dict to ``model.safetensors``
+and nothing else. So the description from which the adapter is rebuilt is one more tensor of that
+state.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,14 +28,39 @@ from hylorada.saving.tensor_checks import (
     tensor_problems,
 )
 
-DESCRIPTION = "hylorada_config"  # a key of the state: JSON text in UTF-8, a byte an entry
-_DROPOUT = "_extra_state"  # where the dropout stream was, for a run that goes on
+DESCRIPTION = "hylorada_config"  # key of the state: JSON text in UTF-8, one byte an entry
+_DROPOUT = "_extra_state"  # key of the dropout stream's state, for a resumed run
 _PREFIX = "adapter."
 _FIELDS = {"format": str, "config": dict, "seed": int, "base": dict}
 
 
+class _AdaptedModel(Protocol):
+    adapter: Adapter
+    base: PreTrainedModel
+
+
+def leave_out_base(
+    model: _AdaptedModel, state: dict[str, Any], prefix: str, _local_metadata: object
+) -> None:
+    """Remove the base from a state dict and add the adapter's description.
+
+    Checkpoints are then small, and can be loaded on their own.
+    """
+    for name in list(state):
+        if name.startswith(f"{prefix}base."):
+            del state[name]
+    state[prefix + DESCRIPTION] = describe(model.adapter, model.base)
+
+
+def put_in_base(model: _AdaptedModel, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Add the base's own values to the state dict of an adapter, so that no key is missing."""
+    state.pop(prefix + DESCRIPTION, None)
+    for name, tensor in model.base.state_dict(prefix=f"{prefix}base.").items():
+        state.setdefault(name, tensor)
+
+
 def describe(adapter: Adapter, base: PreTrainedModel) -> Tensor:
-    """Return what it takes to make the adapter again, less its parameters."""
+    """Return the description from which the adapter is rebuilt, without its parameters."""
     values = {
         "format": FORMAT,
         "config": adapter.config.to_dict(),
@@ -45,16 +71,16 @@ def describe(adapter: Adapter, base: PreTrainedModel) -> Tensor:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether the folder holds a checkpoint of Trainer and no saved adapter."""
+    """Return whether the folder holds a checkpoint of Trainer rather than a saved adapter."""
     return (folder / SAFE_WEIGHTS_NAME).is_file()
 
 
 def load_checkpoint(base: PreTrainedModel, folder: Path) -> Adapter:
-    """Make the adapter of a checkpoint.
+    """Rebuild the adapter of a checkpoint.
 
     Raises:
-        InputError: the file is damaged, a pointer of Git LFS, of another model or base, or from before it described
-            itself.
+        InputError: the file is damaged, a Git LFS pointer, of another model or base, or from a
+            version that wrote no description.
     """
     path = folder / SAFE_WEIGHTS_NAME
     if problem := pointer_problem(path):
@@ -68,11 +94,11 @@ def load_checkpoint(base: PreTrainedModel, folder: Path) -> Adapter:
     expected = {
         _PREFIX + name: parameter.detach() for name, parameter in adapter.named_parameters()
     }
-    found = {name: tensor for name, tensor in state.items() if name not in (DESCRIPTION, _DROPOUT)}
-    if problems := tensor_problems(path, expected, found):
+    stored = {name: tensor for name, tensor in state.items() if name not in (DESCRIPTION, _DROPOUT)}
+    if problems := tensor_problems(path, expected, stored):
         raise InputError(problems)
     for name, parameter in expected.items():
-        parameter.copy_(found[name])
+        parameter.copy_(stored[name])
     return adapter
 
 
@@ -81,11 +107,12 @@ def _description(path: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise InputError(f"{path} holds no adapter: it has no tensor {DESCRIPTION!r}")
     if DESCRIPTION not in state:
         raise InputError(
-            f"{path} is older than checkpoints that hold the adapter's configuration; make the HyLoRADAModel as for "
-            f"its training, call model.load_state_dict(safetensors.torch.load_file({str(path)!r})) and save_pretrained"
+            f"{path} is from a version whose checkpoints don't hold the adapter's configuration; "
+            "make the HyLoRADAModel as for its training, call "
+            f"model.load_state_dict(safetensors.torch.load_file({str(path)!r})) and save_pretrained"
         )
     try:
         values = json.loads(bytes(state[DESCRIPTION].tolist()))
-    except ValueError as error:  # no bytes, no UTF-8 or no JSON
+    except ValueError as error:  # the entries are no bytes, no UTF-8 or no JSON
         raise InputError(f"{path}: tensor {DESCRIPTION!r} is damaged: {error}") from error
     return read_fields(path, values if isinstance(values, dict) else {}, _FIELDS)

@@ -1,1 +1,4 @@
-"""The built-in base: a small pretrained Llama-style model with its tokenizer (model card: ``README.md`` beside it)."""
+"""The built-in base: a small pretrained Llama-style model with its tokenizer.
+
+The file ``README.md`` in this folder is its model card.
+"""

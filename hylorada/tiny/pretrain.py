@@ -1,6 +1,6 @@
 """Pretrain the built-in base on plain text files and write its weights, tokenizer and model card.
 
-The shipped files were made by this command (its exact text and figures stand in the model card)::
+This command made the shipped files; the model card gives its exact arguments and figures::
 
     python -m hylorada.tiny.pretrain --train FILE [FILE ...] --held-out FILE --output hylorada/tiny
 """
@@ -22,7 +22,10 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer (Sennrich et al. 2016) of ``vocab_size`` tokens; any text round-trips."""
+    """Train a byte-level BPE tokenizer (Sennrich et al. 2016) of ``vocab_size`` tokens.
+
+    Any text survives encoding and decoding.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -40,7 +43,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def build_model(vocab_size: int, max_positions: int) -> LlamaForCausalLM:
-    """A 1.7 M parameter Llama: 6 layers, hidden size 128, 4 heads, tied embeddings."""
+    """Build a Llama of 1.7 M parameters: 6 layers, hidden size 128, 4 heads, tied embeddings."""
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -59,7 +62,7 @@ def build_model(vocab_size: int, max_positions: int) -> LlamaForCausalLM:
 def random_crops(
     stream: Tensor, batch_size: int, length: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Endless ``[batch_size, length]`` batches of crops at uniform offsets of one token stream."""
+    """Yield endless batches ``[batch_size, length]`` of crops at uniform offsets of the stream."""
     while True:
         starts = torch.randint(len(stream) - length, (batch_size,), generator=generator)
         yield torch.stack([stream[s : s + length] for s in starts.tolist()])
@@ -67,7 +70,7 @@ def random_crops(
 
 @torch.no_grad()
 def held_out_nll(model: LlamaForCausalLM, stream: Tensor, length: int) -> float:
-    """Mean NLL in nats a predicted token over disjoint blocks of ``length`` tokens."""
+    """Return the mean NLL in nats a predicted token over disjoint blocks of ``length`` tokens."""
     blocks = stream[: len(stream) // length * length].view(-1, length)
     model.eval()
     losses: list[float] = [
@@ -78,13 +81,16 @@ def held_out_nll(model: LlamaForCausalLM, stream: Tensor, length: int) -> float:
 
 
 def unigram_nll(train: Tensor, held_out: Tensor, vocab_size: int) -> float:
-    """NLL of an add-one unigram model of the training tokens: the score of a model that learned no context."""
+    """Return the NLL of an add-one unigram model of the training tokens.
+
+    It is the score of a model that has learned nothing from context.
+    """
     counts = torch.bincount(train, minlength=vocab_size).double() + 1
     return float(-(counts / counts.sum()).log()[held_out].mean())
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int = 200) -> float:
-    """Linear warm-up, then a cosine to a tenth of ``peak``."""
+    """Return the learning rate of a step: linear warm-up, then a cosine to a tenth of ``peak``."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - warmup)
@@ -94,7 +100,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 200) -> floa
 def pretrain(
     model: LlamaForCausalLM, train: Tensor, held_out: Tensor, args: argparse.Namespace
 ) -> None:
-    """AdamW over ``args.steps`` random crops, with progress on standard output."""
+    """Train with AdamW for ``args.steps`` batches of random crops, and print the progress."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1
     )
@@ -115,13 +121,14 @@ def pretrain(
             nll = held_out_nll(model, held_out[: 64 * args.block_size], args.block_size)
             rate = (step + 1) * args.batch_size * args.block_size / (time.monotonic() - began)
             print(
-                f"step {step} train {loss.item():.3f} held-out PPL {math.exp(nll):.1f} {rate:.0f} tokens/s",
+                f"step {step} train {loss.item():.3f} held-out PPL {math.exp(nll):.1f} "
+                f"{rate:.0f} tokens/s",
                 flush=True,
             )
 
 
 def model_card(facts: dict[str, object]) -> str:
-    """The README.md that ships with the weights."""
+    """Return the text of the README.md that ships with the weights."""
     return f"""# The built-in base
 
 A Llama-style causal language model of {facts["parameters"]:,} parameters (6 layers, hidden size 128, 4 heads,
@@ -149,6 +156,7 @@ copyright; the WikiText part is CC BY-SA (Merity et al. 2016).
 
 
 def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -177,7 +185,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train the tokenizer and the model, measure both, write everything to ``--output``."""
+    """Train the tokenizer and the model, measure both, and write everything to ``--output``."""
     args = parse_arguments()
     torch.manual_seed(args.seed)
     texts = [p.read_text(encoding="utf-8") for p in args.train]

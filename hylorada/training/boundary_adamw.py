@@ -1,4 +1,4 @@
-"""What a seat's step does to boundaries, for Trainer or a training loop of one's own: a loss and an optimizer."""
+"""A loss and an optimizer that treat boundaries as a seat does, for Trainer or your own loop."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,27 +13,28 @@ from hylorada.config import TrainingConfig
 from hylorada.errors import InputError
 
 _LEFT_OUT = (
-    "boundary_diversity and boundary_repulsion are part of the model's own loss; "
-    "Trainer's label_smoothing_factor and compute_loss_func leave it out, and so does TRL's SFTTrainer"
+    "boundary_diversity and boundary_repulsion are part of the model's own loss; Trainer's "
+    "label_smoothing_factor and compute_loss_func leave it out, and so does TRL's SFTTrainer"
 )
 
 
 class BoundaryAdamW(torch.optim.AdamW):
-    """AdamW that holds boundaries for their first ``hold_steps`` steps, and keeps them within the block.
+    """An AdamW that holds boundaries for their first ``hold_steps`` steps and within the block.
 
-    Its group named ``boundaries`` carries both and the number of steps done, so copies hold too; but a copy's gradient
-    is there meanwhile, and part of a norm that is clipped by.
+    The group named ``boundaries`` carries ``hold_steps`` and the number of steps done, so copies of
+    the optimizer hold boundaries too. Under a copy, however, the boundaries keep their gradient
+    meanwhile, and it counts in the norm for clipping.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; while boundaries are held they get no gradient, moments or count of their own."""
+        """Take one step; held boundaries get no gradient, no moments and no step count."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self.holds():
             for group in self._boundary_groups():
-                group["params"][0].grad = None  # with one of zeros AdamW would count the step
+                group["params"][0].grad = None  # AdamW would count a step with zero gradients
         _plain_step(self)
         for group in self._boundary_groups():
             group["steps"] += 1
@@ -42,34 +43,38 @@ class BoundaryAdamW(torch.optim.AdamW):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the steps done; how many are held is this optimizer's own, by its ``max_steps``."""
-        own = [group["hold_steps"] for group in self._boundary_groups()]
+        """Load a state except ``hold_steps``, which this optimizer's own ``max_steps`` sets."""
+        own_hold_steps = [group["hold_steps"] for group in self._boundary_groups()]
         super().load_state_dict(state_dict)
-        for group, hold_steps in zip(self._boundary_groups(), own, strict=True):
+        for group, hold_steps in zip(self._boundary_groups(), own_hold_steps, strict=True):
             group["hold_steps"] = hold_steps
 
     def holds(self) -> bool:
-        """Whether the next step leaves boundaries where they are."""
+        """Return whether the next step leaves the boundaries unchanged."""
         return any(group["steps"] < group["hold_steps"] for group in self._boundary_groups())
 
     def _boundary_groups(self) -> list[dict[str, Any]]:
-        """The one group, or none."""
+        """Return the group of boundaries in a list, which is empty if there is none."""
         return [group for group in self.param_groups if group.get("name") == "boundaries"]
 
 
 def _plain_step(optimizer: torch.optim.AdamW) -> None:
-    """AdamW's step without what torch puts around it: the subclass has that around its own, and hooks count once."""
+    """Run AdamW's step without torch's hooks around it.
+
+    The hooks already wrap the subclass's step, and would otherwise run twice.
+    """
     step = torch.optim.AdamW.step
     if getattr(step, "hooked", False):
-        step = vars(step)["__wrapped__"]  # without torch's hooks
+        step = vars(step)["__wrapped__"]
     step(optimizer)
 
 
 def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> BoundaryAdamW:
-    """See :meth:`HyLoRADAModel.create_optimizer`."""
+    """Build the optimizer of :meth:`HyLoRADAModel.create_optimizer`."""
     if not isinstance(training, TrainingConfig | TrainingArguments):
         raise InputError(
-            f"training must be a TrainingConfig or transformers' TrainingArguments, got {training!r}"
+            "training must be a TrainingConfig or transformers' TrainingArguments, "
+            f"got {training!r}"
         )
     adapter.refuse_if_seated()
     if not any(parameter.requires_grad for parameter in adapter.parameters()):
@@ -96,34 +101,35 @@ def _hold_steps(adapter: Adapter, training: TrainingConfig | TrainingArguments) 
     share = adapter.config.boundary_warmup  # 0 unless boundary_init is fixed
     if share and training.max_steps < 1:
         raise InputError(
-            f"boundary_warmup {share} is a share of max_steps, which must then be at least 1, got {training.max_steps}"
+            f"boundary_warmup {share} is a share of max_steps, which must then be at least 1, "
+            f"got {training.max_steps}"
         )
     return share * training.max_steps
 
 
 def _while_held(optimizer: BoundaryAdamW) -> Callable[[Tensor], None]:
-    """A hook that drops the boundaries' gradient, before anyone clips by a norm that it is part of."""
-    alive = weakref.ref(optimizer)
+    """Return a hook that drops the gradient of held boundaries before a norm includes it."""
+    reference = weakref.ref(optimizer)
 
     def drop(boundaries: Tensor) -> None:
-        stepping = alive()
-        if stepping is not None and stepping.holds():
+        living = reference()
+        if living is not None and living.holds():
             boundaries.grad = None
 
     return drop
 
 
 def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) -> Any:
-    """A model's output in training, with the boundaries' regularizers added to its loss.
+    """Return a model's output in training with the boundaries' regularizers added to its loss.
 
     Args:
-        output: of the base: a ``ModelOutput``, or a tuple that begins with the loss.
-        adapters: that it was computed with.
-        call: the base's arguments, ``labels`` [b, T] among them where it was to give a loss; with Trainer's
-            ``num_items_in_batch`` they are a part of the step's batch.
+        output: the base's output: a ``ModelOutput``, or a tuple that begins with the loss.
+        adapters: the adapters that it was computed with.
+        call: the base's arguments, with ``labels`` [b, T] if it computed a loss; with Trainer's
+            ``num_items_in_batch`` the labels are a part of the step's batch.
 
     Raises:
-        InputError: somebody else computes the loss, without the regularizers.
+        InputError: the loss is computed elsewhere, without the regularizers.
     """
     labels, items = call.get("labels"), call.get("num_items_in_batch")
     if labels is None and items is None:
@@ -145,10 +151,10 @@ def penalized(output: Any, adapters: Sequence[Adapter], call: dict[str, Any]) ->
 
 
 def refuse_penalties(adapters: Sequence[Adapter]) -> None:
-    """Refuse to train a base's body by itself where the model's own loss has regularizers.
+    """Refuse to train the base's body alone if the model's own loss has regularizers.
 
     Raises:
-        InputError: an adapter has some.
+        InputError: an adapter has regularizers.
     """
     if boundary_penalties(adapters) is not None:
         raise InputError(_LEFT_OUT)

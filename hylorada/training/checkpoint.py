@@ -1,4 +1,7 @@
-"""Save and restore a seat in one file: parameters, both Adam moments, step and random state; safetensors, no pickle."""
+"""Save and restore a seat: parameters, both Adam moments, step and random state.
+
+The file is in the safetensors format, without pickle.
+"""
 
 import json
 import math
@@ -14,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hylorada.adapters.adapter import group_of
-from hylorada.errors import InputError
+from hylorada.errors import InputError, UnreadableCheckpoint
 from hylorada.runtime.atomic_files import replace_file
 from hylorada.training.seat import Seat
 
@@ -25,20 +28,17 @@ _VECTORS = ("values", "exp_avg", "exp_avg_sq")
 _Shape = tuple[tuple[int, ...], torch.dtype]
 
 
-class UnreadableCheckpoint(InputError):
-    """A seat's file that is damaged or of another version: training it anew gives the same seat."""
-
-
 def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
     """Write a seat so that a crash at any moment leaves either the previous file or the new one.
 
-    A seat's numbers lie in a few vectors and are written as such: hundreds of small copies from a GPU take longer than
-    the training between two reports. The layout that tells the parameters apart is kept beside them.
+    The few vectors of a seat are written as they are, because hundreds of small copies from a GPU
+    take longer than the training between two reports. The layout of the parameters in them is
+    stored beside them.
 
     Args:
-        seat: at a report boundary, never within a step.
-        path: of the file; its folder must exist.
-        extra: JSON values kept beside the tensors.
+        seat: a seat between two steps.
+        path: path of the file; its folder must exist.
+        extra: JSON values stored beside the tensors.
     """
     tensors = {
         f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone()
@@ -65,9 +65,9 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
         The ``extra`` values.
 
     Raises:
-        UnreadableCheckpoint: the file is damaged, or of another version; the seat is left as it was.
-        InputError: a parameter or tensor is missing, unexpected, or of another shape or dtype; the seat is left as it
-            was.
+        UnreadableCheckpoint: the file is damaged or of another version; the seat is left as it was.
+        InputError: a parameter or tensor is missing, unexpected, or of another shape or dtype; the
+            seat is left as it was.
     """
     metadata, tensors = _read(path)
     _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
@@ -75,9 +75,8 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
         f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")
     }
     stream = tensors.get("dropout_stream", seat.adapter.dropout_stream.get_state())
-    vectors["dropout_stream"] = torch.empty(
-        stream.shape, dtype=torch.uint8
-    )  # its size depends on the kind of device
+    # the size of the stream's state depends on the kind of device, so any size is accepted
+    vectors["dropout_stream"] = torch.empty(stream.shape, dtype=torch.uint8)
     _compare(
         path,
         "tensors",
@@ -97,10 +96,12 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
 
 
 def read_parameters(path: Path) -> dict[str, Tensor]:
-    """Return the parameters of a saved seat by their names in the adapter, without a base to build the adapter on.
+    """Return the parameters of a saved seat, keyed by their names in the adapter.
+
+    No base is needed, as no adapter is built.
 
     Raises:
-        UnreadableCheckpoint: the file is damaged, or of another version.
+        UnreadableCheckpoint: the file is damaged or of another version.
     """
     metadata, tensors = _read(path)
     shapes: dict[str, list[int]] = json.loads(metadata["layout"])
@@ -108,15 +109,16 @@ def read_parameters(path: Path) -> dict[str, Tensor]:
     parameters = {}
     for name, shape in shapes.items():  # a group's vector holds its parameters in this order
         group = group_of(name, len(shape))
-        own = slice(starts[group], starts[group] + math.prod(shape))
-        parameters[name] = tensors[f"{group}/values"][own].view(shape)
-        starts[group] = own.stop
+        span = slice(starts[group], starts[group] + math.prod(shape))
+        parameters[name] = tensors[f"{group}/values"][span].view(shape)
+        starts[group] = span.stop
     return parameters
 
 
-def _compare(path: Path, what: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    if found != expected:
-        wrong = sorted(n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n))
+def _compare(path: Path, what: str, stored: dict[str, Any], expected: dict[str, Any]) -> None:
+    if stored != expected:
+        names = stored.keys() | expected.keys()
+        wrong = sorted(n for n in names if stored.get(n) != expected.get(n))
         raise InputError(
             f"{path} doesn't fit the adapter: {len(wrong)} {what} differ, first {wrong[:10]}"
         )
@@ -130,9 +132,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     except SafetensorError as error:
         raise UnreadableCheckpoint(f"{path} is damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
-        found = metadata.get("format")
         raise UnreadableCheckpoint(
-            f"{path} is no seat of this version: format {found!r}, expected {_FORMAT!r}"
+            f"{path} is no seat of this version: format {metadata.get('format')!r}, "
+            f"expected {_FORMAT!r}"
         )
     if (
         not {"crc32", *_TEXTS} <= metadata.keys()
@@ -143,7 +145,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
-    """Of all bits: safetensors notices a cut file, not a flipped bit."""
+    """Return a checksum over all bits, because safetensors detects no flipped ones."""
     crc = zlib.crc32("\n".join(texts[name] for name in _TEXTS).encode())
     for name in sorted(tensors):
         crc = zlib.crc32(f"{name} {_shape(tensors[name])}".encode(), crc)
@@ -152,7 +154,7 @@ def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
 
 
 def _layout(seat: Seat) -> dict[str, list[int]]:
-    """Shape of every parameter, by name."""
+    """Return the shape of every parameter by name."""
     return {name: list(parameter.shape) for name, parameter in seat.adapter.named_parameters()}
 
 

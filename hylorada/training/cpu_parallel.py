@@ -1,7 +1,7 @@
-"""Lanes: on a CPU several packs of one base work beside each other, each on its share of the cores.
+"""Lanes: several packs of one base that compute in parallel, each on its share of the CPU's cores.
 
-The operations of a small base are too short for many cores: what one core does before and after each of them the others
-wait for. Two packs on a core each, by contrast, wait for nothing.
+The operations of a small base are too short for many cores, which wait whenever a single core does
+the work between two operations. Packs on cores of their own don't wait for each other.
 """
 
 import copy
@@ -25,26 +25,28 @@ from hylorada.training.steps import StartedStep, TokenBlocks, evaluate, start_st
 Item = TypeVar("Item")
 Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
-_MOST = 4  # beyond it they would wait for Python's lock: about an eighth of a step is Python
+# More lanes would wait for Python's global lock: about an eighth of a step is Python.
+_MOST = 4
 
 
 class Lanes:
-    """Packs that share one base's weights, and take parts of the same work at the same time.
+    """Packs that share one base's weights and compute parts of the same work in parallel.
 
-    The OpenMP runtime lets its threads sleep between two operations, and waking costs more than most of them take, as
-    soon as all teams of a process together have more threads than there are cores. So the first part is done by the
-    calling thread, the others by one thread each, and together they have no more threads than there are cores; no other
-    thread of the process should compute with more than one (:func:`hylorada.runtime.devices.own_threads`).
+    When all thread teams of a process have more threads than there are cores, the OpenMP runtime
+    puts its threads to sleep between two operations, and waking them takes longer than most
+    operations. So the calling thread does the first part and one thread each the others, and
+    together they have no more threads than there are cores. No other thread of the process should
+    compute with more than one (:func:`hylorada.runtime.devices.own_threads`).
 
     Args:
         base: a supported causal language model.
         compile_backend: see :class:`Pack`.
-        cores: to share out; by default those this process may use.
+        cores: number of cores to share; by default all that this process may use.
 
     Attributes:
-        base: as given; adapters are made for it.
-        packs: one on a GPU; on a CPU as many as there are cores, four at most. The first is on ``base`` itself, the
-            others on copies that have their own modules and the same weights.
+        base: the given base; adapters are built for it.
+        packs: one on a GPU; on a CPU one a core, four at most. The first pack is on ``base``
+            itself, the others on copies that have their own modules and the same weights.
 
     Raises:
         InputError: see :class:`Pack`.
@@ -69,7 +71,7 @@ class Lanes:
     def start_step(
         self, seats: Mapping[Name, Seat], input_ids: TokenBlocks
     ) -> list[StartedStep[Name]]:
-        """As :func:`start_step` on one pack; each lane takes some of the seats."""
+        """Start a step as :func:`start_step` does; each lane takes some of the seats."""
 
         def start(pack: Pack, names: Sequence[Name]) -> list[StartedStep[Name]]:
             return start_step(pack, {name: seats[name] for name in names}, input_ids)
@@ -77,13 +79,13 @@ class Lanes:
         return [step for part in self._share_out(start, list(seats)) for step in part]
 
     def evaluate(self, adapters: Sequence[Adapter], blocks: Blocks) -> list[Evaluation]:
-        """As :func:`evaluate` on one pack; each lane takes some of the adapters."""
+        """Evaluate as :func:`evaluate` does; each lane takes some of the adapters."""
         parts = self._share_out(lambda pack, some: evaluate(pack, some, blocks), adapters)
         return [evaluation for part in parts for evaluation in part]
 
     @property
     def max_seats(self) -> int | None:
-        """The lowest of the packs' own."""
+        """The lowest limit of the packs; None if none has a limit."""
         return min((p.max_seats for p in self.packs if p.max_seats is not None), default=None)
 
     @max_seats.setter
@@ -94,10 +96,10 @@ class Lanes:
     def _share_out(
         self, work: Callable[[Pack, Sequence[Item]], Result], items: Sequence[Item]
     ) -> list[Result]:
-        """The results of ``work`` on as many parts of ``items`` as there are lanes and items, in their order.
+        """Split ``items`` over the lanes and return the results of ``work``, in the items' order.
 
         Raises:
-            Exception: of the first part that raised; when all have ended.
+            Exception: the error of the first part that failed, once all parts have ended.
         """
         if len(self.packs) == 1:
             return [work(self.packs[0], items)]
@@ -108,9 +110,8 @@ class Lanes:
             for pair in zip(self.packs[1:], parts[1:], strict=False)
         ]
         before = torch.get_num_threads()
-        torch.set_num_threads(
-            self._cores - self._share * (len(parts) - 1)
-        )  # what doesn't divide is this lane's
+        # the calling thread's lane gets the cores that are left over after an even division
+        torch.set_num_threads(self._cores - self._share * (len(parts) - 1))
         try:
             first = work(self.packs[0], parts[0])
         finally:
@@ -119,7 +120,10 @@ class Lanes:
         return [first, *(other.result() for other in others)]
 
     def _divide(self, share: int) -> None:
-        """Give each lane that many cores; threads that had another number end, for their teams would still count."""
+        """Give each lane ``share`` cores.
+
+        Threads that had another number of cores end: their OpenMP teams would still count.
+        """
         if share != self._share:
             self._threads.shutdown()
             self._share = share
@@ -128,17 +132,17 @@ class Lanes:
             )
 
     def rest(self) -> None:
-        """End the lanes' threads: until there is work for them again, all cores are the caller's."""
+        """End the lanes' threads, which frees all cores for the caller until the next work."""
         self._divide(0)
 
     def close(self) -> None:
-        """Take the packs off the base; see :meth:`Pack.close`."""
+        """Remove the packs from the base; see :meth:`Pack.close`."""
         self.rest()
         for pack in self.packs:
             pack.close()
 
 
 def _parts(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
-    """``count`` runs of ``items``, whose lengths differ by one at most."""
+    """Return ``count`` contiguous parts of ``items`` whose lengths differ by one at most."""
     bounds = [k * len(items) // count for k in range(count + 1)]
     return [items[start:end] for start, end in pairwise(bounds)]

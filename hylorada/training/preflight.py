@@ -1,4 +1,4 @@
-"""What must be true of adapters on a base before anything is trained with them, tried out on one batch."""
+"""Checks, on a few blocks, of what must hold for adapters on a base before a study trains any."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hylorada.adapters.adapter import Adapter
 from hylorada.base_models.architectures import architecture_of, decoder_layers
-from hylorada.errors import InputError
+from hylorada.errors import DoesNotFit, InputError
 from hylorada.multi_adapter.pack import Pack
 from hylorada.training.seat import Seat
-from hylorada.training.steps import DoesNotFit, train_step
+from hylorada.training.steps import train_step
 
 _STEPS = 2
 _NOISE = 0.02
@@ -20,29 +20,32 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
-    """Train throw-away seats for two steps and look at what was promised.
+    """Train throw-away seats for two steps and check the guarantees that a study relies on.
 
-    - The configuration in force, read back from the live objects, is the one asked for.
-    - Every trained parameter gets a gradient, and the base none.
-    - No prediction depends on a later token: at several cuts, its gradient with respect to the embeddings behind the
-      cut is exactly 0. (Seats with ``replication_noncausal_pooling`` are let off.)
-    - The base's parameters are what they were.
+    - The configuration in force, read back from the live objects, is the requested one.
+    - Every trained parameter gets a gradient, and the base gets none.
+    - No prediction depends on a later token: at several cuts, its gradient with respect to the
+      embeddings behind the cut is exactly 0. (Seats with ``replication_noncausal_pooling`` are
+      exempt.)
+    - The base's parameters are unchanged.
 
     Args:
-        pack: with the base.
-        seats: one for each configuration; they are of no use afterwards.
+        pack: the pack with the base.
+        seats: one for each configuration; they are useless afterwards.
         input_ids: [N, T] training blocks on the base's device.
 
     Raises:
-        InputError: naming the module or parameter at fault, or that one trial does not fit into memory.
+        InputError: a guarantee is broken, with the name of the module or parameter at fault; or a
+            single trial does not fit into memory.
     """
     base = pack.base
     before = _checksums(base)
-    problems = [p for seat in seats for p in _misapplied(seat)]
+    problems = [p for seat in seats for p in _configuration_problems(seat)]
     for _ in range(_STEPS):
         outcomes = train_step(pack, dict(enumerate(seats)), input_ids)
-        if unfit := [o for o in outcomes.values() if isinstance(o, DoesNotFit)]:
-            raise InputError(str(unfit[0]))
+        for outcome in outcomes.values():
+            if isinstance(outcome, DoesNotFit):
+                raise InputError(str(outcome))
     for seat in seats:
         problems += _probe_alone(pack, seat, input_ids[:1].long()[None])
     after = _checksums(base)
@@ -61,23 +64,23 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
 
 
 def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:
-    """What one block [1, 1, T] shows."""
-    adapter = _moved(seat.adapter).eval()
+    """List the problems that one block [1, 1, T] reveals."""
+    adapter = _with_noise(seat.adapter).eval()
     seat.grads.zero_()
-    with _watched(pack) as outputs, pack.uncompiled():
+    with _recorded_outputs(pack) as outputs, pack.uncompiled():
         nll = pack.token_nll([adapter], ids)[0, 0]  # [T - 1]
         nll.sum().backward(retain_graph=True)
-        found = [
-            f"{_named(seat)}: parameter {name!r} gets no gradient"
+        problems = [
+            f"{_label(seat)}: parameter {name!r} gets no gradient"
             for name, parameter in adapter.named_parameters()
             if parameter.grad is None or not parameter.grad.any()
         ]
         if not adapter.config.replication_noncausal_pooling and (leak := _leak(nll, outputs)):
-            found.append(f"{_named(seat)}: {leak}")
-    return found
+            problems.append(f"{_label(seat)}: {leak}")
+    return problems
 
 
-def _named(seat: Seat) -> str:
+def _label(seat: Seat) -> str:
     config = seat.adapter.config
     return (
         f"landmark_design {config.landmark_design!r}"
@@ -86,19 +89,19 @@ def _named(seat: Seat) -> str:
     )
 
 
-def _misapplied(seat: Seat) -> list[str]:
-    asked = {**seat.adapter.config.to_dict(), **seat.training.to_dict()}
-    found = seat.applied()
+def _configuration_problems(seat: Seat) -> list[str]:
+    requested = {**seat.adapter.config.to_dict(), **seat.training.to_dict()}
+    applied = seat.applied()
     return [
-        f"{k} is {found[k]!r} in the trainer, {v!r} was asked for"
-        for k, v in asked.items()
-        if found[k] != v
+        f"{name} is {applied[name]!r} in the trainer, {value!r} was requested"
+        for name, value in requested.items()
+        if applied[name] != value
     ]
 
 
 @torch.no_grad()
-def _moved(adapter: Adapter) -> Adapter:
-    """Away from zeros, behind which a leak or a missing gradient would hide."""
+def _with_noise(adapter: Adapter) -> Adapter:
+    """Add noise to all parameters but the boundaries: zeros would hide leaks and gradients."""
     generator = torch.Generator().manual_seed(adapter.seed)
     for parameter in adapter.parameters():
         if parameter is not adapter.boundaries:
@@ -108,8 +111,11 @@ def _moved(adapter: Adapter) -> Adapter:
 
 
 @contextmanager
-def _watched(pack: Pack) -> Iterator[dict[str, Tensor]]:
-    """Within it the outputs of embedding, layers and final norm are kept, in order; all need gradients."""
+def _recorded_outputs(pack: Pack) -> Iterator[dict[str, Tensor]]:
+    """Collect the outputs of embedding, layers and final norm, in order, within a ``with`` block.
+
+    All of them require gradients.
+    """
     base, architecture = pack.base, architecture_of(pack.base.config.model_type)
     modules = {"the embedding": base.get_input_embeddings(), **decoder_layers(base)}
     modules |= {architecture.final_norm: base.get_submodule(architecture.final_norm)}
@@ -132,31 +138,27 @@ def _watched(pack: Pack) -> Iterator[dict[str, Tensor]]:
 
 
 def _leak(nll: Tensor, outputs: dict[str, Tensor]) -> str | None:
-    """Through which module a prediction sees what comes after it; None if none does."""
+    """Name the module through which a prediction depends on later tokens; None if none does."""
     length = len(nll) + 1
     names, tensors = zip(*outputs.items(), strict=True)
-    # beside powers of two and not on them alone: a leak may lie within chunks of the text
-    for cut in sorted(
-        {
-            c
-            for c in (1, 3, length // 2 - 1, length // 2, length // 2 + 1, length - 2)
-            if 0 < c < length
-        }
-    ):
-        # the last prediction made from the tokens before the cut
-        found = torch.autograd.grad(nll[cut - 1], tensors, retain_graph=True, allow_unused=True)
-        seen = [0.0 if g is None else g[:, cut:].abs().max().item() for g in found]
-        if seen[0]:
-            place = next(
-                (name for name, size in zip(names, seen, strict=True) if not size), "the head"
+    # A leak may lie within chunks of the text, so cuts are beside powers of two, too.
+    cuts = {1, 3, length // 2 - 1, length // 2, length // 2 + 1, length - 2}
+    for cut in sorted(c for c in cuts if 0 < c < length):
+        # `nll[cut - 1]` belongs to the last prediction made from the tokens before the cut
+        grads = torch.autograd.grad(nll[cut - 1], tensors, retain_graph=True, allow_unused=True)
+        sizes = [0.0 if g is None else g[:, cut:].abs().max().item() for g in grads]
+        if sizes[0]:
+            blind = (name for name, size in zip(names, sizes, strict=True) if not size)
+            return (
+                f"the prediction from {cut} tokens depends on later ones "
+                f"(gradient {sizes[0]:.1e}) through {next(blind, 'the head')!r}"
             )
-            return f"the prediction from {cut} tokens depends on later ones (gradient {seen[0]:.1e}) through {place!r}"
     return None
 
 
 @torch.no_grad()
 def _checksums(base: nn.Module) -> dict[str, Tensor]:
-    """Of each parameter the sum of its bits, read as whole numbers."""
+    """Return for each parameter the sum of its elements' bits, read as whole numbers."""
     return {
         n: p.view(_WORDS[p.element_size()]).sum(dtype=torch.int64)
         for n, p in base.named_parameters()

@@ -1,4 +1,4 @@
-"""The seat: one adapter with its own optimizer, schedule, clipping and random streams."""
+"""A seat: one adapter with its own optimizer, schedule, clipping and random streams."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,23 +12,15 @@ from torch import Tensor
 from hylorada.adapters.adapter import Adapter
 from hylorada.config import TrainingConfig
 from hylorada.data.batch_order import BatchOrder
+from hylorada.errors import Diverged
 from hylorada.runtime.devices import column, to_device
 
 
-class Diverged(Exception):
-    """The training loss or gradient of one seat is no longer finite.
-
-    Attributes:
-        step: the optimizer step (from 1) at which it was seen.
-    """
-
-    def __init__(self, what: str, step: int) -> None:
-        super().__init__(f"non-finite {what} at step {step}")
-        self.step = step
-
-
 def learning_rate_factor(step: int, training: TrainingConfig) -> float:
-    """Share of the peak learning rate at optimizer step ``step`` (from 0): linear warm-up, then the decay to 0."""
+    """Return the share of the peak learning rate at optimizer step ``step`` (from 0).
+
+    The learning rate warms up linearly, then decays to 0 (``constant``: stays).
+    """
     warmup = math.ceil(training.warmup_ratio * training.max_steps)
     if step < warmup:
         return (step + 1) / warmup
@@ -44,12 +36,15 @@ def learning_rate_factor(step: int, training: TrainingConfig) -> float:
 
 @dataclass(eq=False)
 class Group:
-    """One optimizer group of a seat, as vectors.
+    """An optimizer group of a seat, as vectors.
 
     Attributes:
         settings: the group in ``optimizer.param_groups``.
-        values, grads, exp_avg, exp_avg_sq: [n] all its parameters one after the other, their gradients and moments.
-        step: its updates so far; one number (on the CPU) for all its parameters.
+        values: [n], all its parameters one after the other.
+        grads: [n], their gradients.
+        exp_avg: [n], AdamW's first moments.
+        exp_avg_sq: [n], AdamW's second moments.
+        step: number of updates so far, on the CPU; the same for all its parameters.
     """
 
     settings: dict[str, Any]
@@ -61,12 +56,22 @@ class Group:
 
 
 class Seat:
-    """Trains one adapter, step by step; what the pack does to all seats at once lies outside.
+    """The training state of one adapter.
+
+    The functions of :mod:`hylorada.training.steps` train the seats of a pack together.
 
     Args:
         adapter: a fresh adapter; the seat owns it.
         training: the hyperparameters.
-        order: which blocks each step sees.
+        order: the blocks that each step sees.
+
+    Attributes:
+        step: number of optimizer steps done.
+        grads: [n], the gradients of all parameters.
+        groups: the optimizer groups, as vectors.
+        alive: whether loss and gradient have been finite so far, on the device; it may be ahead of
+            ``diverged``.
+        diverged: the first non-finite loss or gradient, once its step has been read; else None.
 
     Raises:
         AssertionError: a parameter is in no optimizer group, or in two.
@@ -83,9 +88,7 @@ class Seat:
             "parameters and groups differ"
         )
         values, self.grads = adapter.flatten()
-        self.alive = torch.ones(
-            (), dtype=torch.bool, device=values.device
-        )  # the device's word, ahead of `diverged`
+        self.alive = torch.ones((), dtype=torch.bool, device=values.device)
         self.diverged: Diverged | None = None
         self.optimizer = torch.optim.AdamW(
             groups,
@@ -102,7 +105,7 @@ class Seat:
         ]
 
     def holds_boundaries(self, step: int) -> bool:
-        """Whether the curriculum holds the boundaries at their start in optimizer step ``step`` (from 0)."""
+        """Return whether the curriculum holds the boundaries still in step ``step`` (from 0)."""
         config = self.adapter.config
         return (
             config.boundary_init == "fixed"
@@ -110,27 +113,33 @@ class Seat:
         )
 
     def moving_groups(self) -> list[Group]:
-        """The groups that the next update moves; held boundaries get no step and no moments."""
+        """Return the groups that the next update moves.
+
+        Boundaries that are held get no step and no moments.
+        """
         held = self.holds_boundaries(self.step)
         return [g for g in self.groups if not (held and g.settings["name"] == "boundaries")]
 
     def open_state(self, group: Group) -> None:
-        """Enter the moments of a group into the optimizer's state, where they are views of the group's vectors."""
+        """Put the moments of a group into the optimizer's state, as views of its vectors."""
         start = 0
         for parameter in group.settings["params"]:
-            own = slice(start, start := start + parameter.numel())
+            span = slice(start, start := start + parameter.numel())
             self.optimizer.state[parameter] = {
                 "step": group.step,
-                "exp_avg": group.exp_avg[own].view(parameter.shape),
-                "exp_avg_sq": group.exp_avg_sq[own].view(parameter.shape),
+                "exp_avg": group.exp_avg[span].view(parameter.shape),
+                "exp_avg_sq": group.exp_avg_sq[span].view(parameter.shape),
             }
 
     def applied(self) -> dict[str, Any]:
-        """The configuration in force, read back from the live objects (not from what was asked for)."""
+        """Return the configuration in force, read back from the live objects.
+
+        It need not be the requested one: :func:`probe` compares the two.
+        """
         adapter, optimizer = self.adapter, self.optimizer
         groups = {g["name"]: g for g in optimizer.param_groups}
         first = groups["matrices"]
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             **adapter.applied(),
             "learning_rate": self.training.learning_rate,
             "weight_decay": first["weight_decay"],
@@ -144,12 +153,18 @@ class Seat:
             "lr_scheduler_type": self.training.lr_scheduler_type,
         }
         if "boundaries" in groups:
-            found["boundary_lr_scale"] = groups["boundaries"]["lr_scale"]
-        return found
+            fields["boundary_lr_scale"] = groups["boundaries"]["lr_scale"]
+        return fields
 
 
 class PendingStep:
-    """An optimizer step of K seats that has been handed to the device and may not have come to its end."""
+    """An optimizer step of K seats that the device may still be computing.
+
+    Args:
+        seats: the K seats, before their step is counted.
+        losses: [K] mean NLL of the step.
+        norms: [K] norms of the gradients.
+    """
 
     def __init__(self, seats: Sequence["Seat"], losses: Tensor, norms: Tensor) -> None:
         self._seats = [(seat, seat.step + 1) for seat in seats]
@@ -160,9 +175,9 @@ class PendingStep:
             self._done.record()
 
     def result(self) -> list[float | Diverged]:
-        """By seat its loss, or :class:`Diverged` from the step on at which loss or gradient were not finite.
+        """Wait for the device and return the loss of each seat, or :class:`Diverged`.
 
-        Waits for the device; to be called for every step, in order.
+        A seat yields its first :class:`Diverged` from then on. Call it for every step, in order.
         """
         if self._done is not None:
             self._done.synchronize()
@@ -177,84 +192,90 @@ class PendingStep:
 
 @torch.no_grad()
 def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
-    """One optimizer step of every seat, from the gradients that lie on its adapter: clipping, then AdamW.
+    """Clip the gradients of every seat and step it with AdamW, without waiting for the device.
 
-    The seats' own optimizers would each launch hundreds of small operations; here every operation runs over all seats
-    at once, with each seat's own learning rate, betas and step (Loshchilov & Hutter 2019; the same operations in the
-    same order as ``torch.optim.AdamW``). Nothing waits for the device: a seat whose loss or gradient is not finite
-    is left as it was, from this step on, by the device itself.
+    The seats' own optimizers would each launch hundreds of small operations. Here every operation
+    runs over all seats at once, with each seat's own learning rate, betas and step (Loshchilov &
+    Hutter 2019; the same operations in the same order as ``torch.optim.AdamW``). A seat whose loss
+    or gradient is not finite stays unchanged from this step on; the device itself decides that.
 
     Args:
-        seats: K seats.
+        seats: K seats whose adapters hold gradients.
         losses: [K] mean NLL of the step.
     """
     moving = [seat.moving_groups() for seat in seats]
-    owner = to_device([k for k, own in enumerate(moving) for _ in own], losses.device)
+    owner = to_device([k for k, groups in enumerate(moving) for _ in groups], losses.device)
     norms = _norms(moving, losses)
     limits = column(tuple((s.training.max_grad_norm,) for s in seats), norms.dtype, norms.device)[0]
     alive = torch.stack([s.alive for s in seats]) & losses.isfinite() & norms.isfinite()
     clips = (limits / (norms + 1e-6)).clamp(max=1.0)
-    for seat, own in zip(seats, moving, strict=True):
+    for seat, groups in zip(seats, moving, strict=True):
         rate = seat.training.learning_rate * learning_rate_factor(seat.step, seat.training)
-        for group in own:
+        for group in groups:
             group.settings["lr"] = rate * group.settings["lr_scale"]
-    # nothing of a seat changes before this, the last that may run out of memory
+    # `_adamw` is the last call that may run out of memory and the first that changes a seat's state
     _adamw(
-        [group for own in moving for group in own],
+        [group for groups in moving for group in groups],
         torch.stack([clips, alive.to(clips.dtype)])[:, owner],
     )
     pending = PendingStep(seats, losses, norms)
-    for seat, own, still in zip(seats, moving, alive.unbind(), strict=True):
-        for group in own:
+    for seat, groups, still_alive in zip(seats, moving, alive.unbind(), strict=True):
+        for group in groups:
             if not group.step:
                 seat.open_state(group)
             group.step += 1
-        seat.alive = still
+        seat.alive = still_alive
         seat.step += 1
-    boundaries: list[Tensor] = [
-        s.adapter.boundaries for s in seats if s.adapter.boundaries is not None
-    ]
-    if boundaries:  # unclamped they drift out of the block and their buckets are lost
-        torch._foreach_clamp_min_(boundaries, 0.0)
-        torch._foreach_clamp_max_(boundaries, 1.0)
+    _clamp_boundaries(seats)
     return pending
 
 
+def _clamp_boundaries(seats: Sequence[Seat]) -> None:
+    """Keep boundaries within the block; their buckets would be lost outside."""
+    boundaries: list[Tensor] = [
+        s.adapter.boundaries for s in seats if s.adapter.boundaries is not None
+    ]
+    if boundaries:
+        torch._foreach_clamp_min_(boundaries, 0.0)
+        torch._foreach_clamp_max_(boundaries, 1.0)
+
+
 def _norms(moving: Sequence[Sequence[Group]], losses: Tensor) -> Tensor:
-    """Norms [K] of the gradients that move; seat by seat, for a NaN must stay where it is."""
-    vectors = [[g.grads for g in own] for own in moving]
-    norms = iter(torch._foreach_norm([v for own in vectors for v in own]))
+    """Return the gradient norms [K] of the seats, one by one so that a NaN stays in its seat."""
+    vectors = [[group.grads for group in groups] for groups in moving]
+    group_norms = iter(torch._foreach_norm([v for grads in vectors for v in grads]))
     most = max(map(len, vectors))
-    none = losses.new_zeros((), dtype=vectors[0][0].dtype)
-    columns = [[next(norms) for _ in own] + [none] * (most - len(own)) for own in vectors]
-    found: Tensor = torch.linalg.vector_norm(
-        torch.stack([n for own in columns for n in own]).view(len(moving), most), dim=1
-    )
-    return found
+    zero = losses.new_zeros((), dtype=vectors[0][0].dtype)
+    table: list[Tensor] = []  # `most` entries a seat; missing groups count as 0
+    for grads in vectors:
+        table += [next(group_norms) for _ in grads] + [zero] * (most - len(grads))
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(table).view(len(moving), most), dim=1)
+    return norms
 
 
 def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
-    """AdamW on the vectors of G groups.
+    """Update the vectors of G groups with AdamW.
 
     Args:
-        groups: ``lr`` is that of this update, ``step`` counts those before it.
-        device_scalars: [2, G] what the gradient is multiplied with, and 1 where the group is to change at all.
+        groups: ``lr`` is that of this update, ``step`` counts the updates before it.
+        device_scalars: [2, G], the factor that clips the gradient, and 1 where the group changes,
+            0 where it stays as it is.
     """
     scalars = [_scalars(g.settings, g.step.item() + 1) for g in groups]
     if device_scalars.is_cuda:
         _step_end_to_end(groups, scalars, device_scalars)
         return
     clips, alive = device_scalars.tolist()
-    going = [k for k, still in enumerate(alive) if still]
+    changing = [k for k, is_alive in enumerate(alive) if is_alive]
     _step_in_place(
-        [groups[k] for k in going], [scalars[k] for k in going], [clips[k] for k in going]
+        [groups[k] for k in changing], [scalars[k] for k in changing], [clips[k] for k in changing]
     )
 
 
 def _step_end_to_end(
     groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], device_scalars: Tensor
 ) -> None:
-    """One update of G groups on a GPU, where each operation counts: their vectors are laid end to end."""
+    """Update G groups on a GPU, where each operation costs time, as one concatenated vector."""
     table = torch.cat(
         [device_scalars, to_device(scalars, device_scalars.device, device_scalars.dtype).T]
     )  # [2 + 8, G]
@@ -275,11 +296,12 @@ def _step_end_to_end(
 
 @lru_cache(4)
 def _owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Which group each number of the vectors laid end to end belongs to."""
+    """Return the group index of each element of the concatenated vectors."""
     return torch.repeat_interleave(torch.tensor(sizes), output_size=sum(sizes)).int().to(device)
 
 
 def _scalars(settings: dict[str, Any], step: float) -> tuple[float, ...]:
+    """Return AdamW's eight constants of a group at an update (``step``, from 1)."""
     beta1, beta2 = settings["betas"]
     keep, rate = 1 - settings["lr"] * settings["weight_decay"], settings["lr"] / (1 - beta1**step)
     return (
@@ -297,7 +319,7 @@ def _scalars(settings: dict[str, Any], step: float) -> tuple[float, ...]:
 def _step_in_place(
     groups: Sequence[Group], scalars: Sequence[tuple[float, ...]], clips: Sequence[float]
 ) -> None:
-    """One update of G groups on a CPU, where each pass over the numbers counts, not each operation."""
+    """Update G groups on a CPU, where passes over the numbers cost time rather than operations."""
     if not groups:
         return
     keep, beta1, rest1, beta2, rest2, root2, rate, eps = zip(*scalars, strict=True)
@@ -305,7 +327,7 @@ def _step_in_place(
     grads = torch._foreach_mul([g.grads for g in groups], clips)
     roots = [torch.empty_like(g) for g in grads]
     terms = torch._foreach_mul(grads, rest1)
-    # from here on nothing is allocated
+    # nothing is allocated from here on, so running out of memory leaves the groups unchanged
     torch._foreach_mul_(first, beta1)
     torch._foreach_add_(first, terms)
     torch._foreach_mul_(second, beta2)
@@ -322,20 +344,21 @@ def _step_in_place(
 def _step(
     values: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, grads: Tensor, table: Tensor, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return parameters [n] and both moments [n] after an update; ``index`` [n] picks columns."""
     clip, alive, keep, beta1, rest1, beta2, rest2, root2, rate, eps = (row[index] for row in table)
     grads = grads * clip
     first = exp_avg * beta1 + grads * rest1
     second = exp_avg_sq * beta2 + grads * grads * rest2
     moved = values * keep - rate * first / (second.sqrt() / root2 + eps)
-    go = alive > 0
+    is_alive = alive > 0
     return (
-        torch.where(go, moved, values),
-        torch.where(go, first, exp_avg),
-        torch.where(go, second, exp_avg_sq),
+        torch.where(is_alive, moved, values),
+        torch.where(is_alive, first, exp_avg),
+        torch.where(is_alive, second, exp_avg_sq),
     )
 
 
 @cache
 def _compiled_step() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """On a GPU one kernel instead of thirty."""
+    """Return the compiled step: one kernel on a GPU instead of thirty."""
     return torch.compile(_step, dynamic=True)

@@ -11,27 +11,14 @@ import torch
 from hylorada.adapters.adapter import Adapter, boundary_penalties
 from hylorada.data.blocks import Blocks
 from hylorada.data.perplexity import Evaluation, summarize
+from hylorada.errors import Diverged, DoesNotFit
 from hylorada.multi_adapter.pack import Pack
 from hylorada.runtime.devices import is_out_of_memory, to_device
-from hylorada.training.seat import Diverged, PendingStep, Seat, update
+from hylorada.training.seat import PendingStep, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
 _EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
 TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
-
-
-class DoesNotFit(Exception):
-    """One seat alone needs more memory than the device has."""
-
-    def __init__(self, device: torch.device) -> None:
-        used = (
-            torch.cuda.max_memory_allocated(device) / 2**30
-            if device.type == "cuda"
-            else float("nan")
-        )
-        super().__init__(
-            f"a single trial does not fit into the memory of {device}: it needs more than {used:.1f} GiB"
-        )
 
 
 Outcome = float | Diverged | DoesNotFit
@@ -41,18 +28,20 @@ StartedStep = tuple[list[Name], PendingStep | DoesNotFit]
 def train_step(
     pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks
 ) -> dict[Name, Outcome]:
-    """One optimizer step of every seat, each at its own place in its own schedule; waits for the result.
+    """Train every seat for one optimizer step, each by its own schedule, and wait for the results.
 
-    Losses are summed over seats, so each adapter's gradient is that of training alone. Seats of unequal rank or batch
-    size can't share a forward; they take turns.
+    Losses are summed over seats, so each adapter's gradient equals that of training alone. Seats of
+    unequal rank or batch size can't share a forward pass; they take turns.
 
     Args:
-        pack: the base.
-        seats: by name; each takes its next batch.
-        input_ids: [N, T] all training blocks; on the base's device they needn't be copied at each step.
+        pack: the pack with the base.
+        seats: the seats by name; each takes its next batch.
+        input_ids: [N, T], all training blocks; if they lie on the base's device, no step has to
+            copy them.
 
     Returns:
-        By name the mean NLL of the step's predicted tokens, :class:`Diverged` or :class:`DoesNotFit`.
+        For each name the mean NLL of the step's predicted tokens, :class:`Diverged` or
+        :class:`DoesNotFit`.
     """
     return read_step(start_step(pack, seats, input_ids))
 
@@ -60,9 +49,13 @@ def train_step(
 def start_step(
     pack: Pack, seats: Mapping[Name, Seat], input_ids: TokenBlocks
 ) -> list[StartedStep[Name]]:
-    """As :func:`train_step`, without the wait: the device works while the caller goes on to the next step.
+    """Start a :func:`train_step` without waiting, so that the caller can prepare the next step.
 
-    Seats that don't fit into memory together take turns; one that doesn't fit alone has :class:`DoesNotFit` as result.
+    Seats that don't fit into memory together take turns. The result of a seat that doesn't fit
+    alone is :class:`DoesNotFit`.
+
+    Returns:
+        Parts of the step for :func:`read_step`.
     """
     groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
     for name, seat in seats.items():
@@ -75,11 +68,20 @@ def start_step(
         if pending is not None:
             started.append((names, pending))
         elif len(names) == 1:
-            started.append((names, DoesNotFit(pack.base.device)))
+            started.append((names, _does_not_fit(pack.base.device)))
         else:
             pack.max_seats = len(names) // 2
             waiting[:0] = _parts(names, pack.max_seats)
     return started
+
+
+def _does_not_fit(device: torch.device) -> DoesNotFit:
+    is_cuda = device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(device) / 2**30 if is_cuda else float("nan")
+    return DoesNotFit(
+        f"a single trial does not fit into the memory of {device}: "
+        f"it needs more than {peak:.1f} GiB"
+    )
 
 
 def _parts(names: list[Name], size: int | None) -> list[list[Name]]:
@@ -88,16 +90,16 @@ def _parts(names: list[Name], size: int | None) -> list[list[Name]]:
 
 
 def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
-    """The results of a started step, by name."""
+    """Wait for a started step and return the results by name, as :func:`train_step` does."""
     results: dict[Name, Outcome] = {}
     for names, pending in started:
-        found = [pending] if isinstance(pending, DoesNotFit) else pending.result()
-        results.update(zip(names, found, strict=True))
+        outcomes = [pending] if isinstance(pending, DoesNotFit) else pending.result()
+        results.update(zip(names, outcomes, strict=True))
     return results
 
 
 def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep | None:
-    """A step, or None, with the seats as they were, where memory doesn't suffice."""
+    """Start a step; out of memory, return None and leave the seats as they were."""
     drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
     before = [stream.get_state() for stream in drawing]
     try:
@@ -105,7 +107,7 @@ def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> Pend
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    # here the exception and the tensors that it held are gone
+    # only here, outside the handler, are the exception and the tensors it referred to freed
     for stream, state in zip(drawing, before, strict=True):
         stream.set_state(state)
     if pack.base.device.type == "cuda":
@@ -133,14 +135,15 @@ def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) ->
 def evaluate(
     pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, *, rows: int | None = None
 ) -> list[Evaluation]:
-    """Losses of K adapters on the same blocks, dropout off.
+    """Return the losses of K adapters on the same blocks, without dropout.
 
     Args:
-        pack: the base.
-        adapters: K adapters; none evaluates the base alone and returns one result.
+        pack: the pack with the base.
+        adapters: K adapters; without any, the base alone is evaluated and returns one result.
         blocks: N blocks.
-        rows: blocks of all seats together in one forward; it bounds memory and doesn't change results. By default as
-            many as make 4,096 tokens on the CPU and 131,072 on a GPU.
+        rows: number of blocks of all adapters together in one forward pass; it bounds memory and
+            doesn't change results. The default is 4,096 tokens' worth on the CPU and 131,072 on a
+            GPU.
     """
     if rows is None:
         rows = _EVALUATION_TOKENS[pack.base.device.type] // blocks.input_ids.shape[1]
@@ -148,13 +151,13 @@ def evaluate(
     for k, adapter in enumerate(adapters):
         adapter.eval()
         by_rank[adapter.config.r].append(k)
-    found: dict[int, Evaluation] = {}
+    evaluations: dict[int, Evaluation] = {}
     for members in by_rank.values() if adapters else [[0]]:
         results = _evaluate_together(
             pack, [adapters[k] for k in members] if adapters else [], blocks, rows
         )
-        found.update(zip(members, results, strict=True))
-    return [found[k] for k in sorted(found)]
+        evaluations.update(zip(members, results, strict=True))
+    return [evaluations[k] for k in sorted(evaluations)]
 
 
 def _evaluate_together(

@@ -159,7 +159,8 @@ def _misfits(
     for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
         sound = {k: v for k, v in {**shared, **config, **values}.items() if k not in wrong}
         try:
-            HyLoRADAConfig.from_dict({k: v for k, v in sound.items() if k in ADAPTER_FIELDS})
+            adapter = {k: v for k, v in sound.items() if k in ADAPTER_FIELDS}
+            HyLoRADAConfig.from_dict(adapter).resolved()
         except InputError as error:
             problems |= dict.fromkeys(
                 p for p in error.problems if not wrong & set(re.findall(r"\w+", p))

@@ -115,7 +115,7 @@ class Study:
         adapter = {k: v for k, v in values.items() if k in ADAPTER_FIELDS}
         training = {k: v for k, v in values.items() if k in TRAINING_FIELDS}
         return (
-            HyLoRADAConfig.from_dict({**adapter, "max_positions": self.block_size}),
+            HyLoRADAConfig.from_dict({**adapter, "max_positions": self.block_size}).resolved(),
             TrainingConfig.from_dict(training),
         )
 
@@ -286,10 +286,9 @@ def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any],
                 "landmark_bucketing",
                 "bucketing_study",
             )
-            found = HyLoRADAConfig.from_dict(
-                {k: fields[k] for k in deciding if k in fields}
-            ).landmark_bucketing
-            arm = {**arm, "config": {**(config or {}), "landmark_bucketing": found}}
+            adapter = HyLoRADAConfig.from_dict({k: fields[k] for k in deciding if k in fields})
+            bucketing = adapter.resolved().landmark_bucketing
+            arm = {**arm, "config": {**(config or {}), "landmark_bucketing": bucketing}}
         decided[name] = arm
     return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
 

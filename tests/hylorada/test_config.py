@@ -1,16 +1,14 @@
-"""Configurations: JSON both ways, and every problem named at once."""
+"""Configurations: conversion to and from JSON, and errors that name every problem at once."""
 
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig
 from hylorada.config import field_problems
-from hylorada.runtime.checksums import sealed
 
 CHANGED: dict[str, Any] = {
     "r": 3,
@@ -212,72 +210,15 @@ def test_design_fields_are_checked_against_each_other() -> None:
     assert caught.value.problems == [
         "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', got 'attention'",
         "share_landmarks needs landmark_design 'per_layer', got 'attention'",
-        "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', got 'attention'",
+        "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', "
+        "got 'attention'",
     ]
     HyLoRADAConfig(
         landmark_design="per_layer", share_landmarks=True, replication_noncausal_pooling=True
     )
-    HyLoRADAConfig(landmark_design="global", max_positions=16)  # no buckets, so none too many
-
-
-def _write_study(folder: Path, *, high: float, p_holm: float, arm: str = "learnable") -> str:
-    study = {
-        "defaults": {"r": 4},
-        "arms": {
-            "plain": {"config": {"landmarks": False}, "space": {}},
-            "held": {"config": {"bucket_spacing": "linear"}, "space": {}},
-            "learnable": {"config": {"landmark_bucketing": "learnable"}, "space": {}},
-            "either": {
-                "config": {},
-                "space": {"landmark_bucketing": {"choice": ["fixed", "learnable"]}},
-            },
-        },
-    }
-    results = {"comparisons": [{"arm": arm, "reference": "held", "high": high, "p_holm": p_holm}]}
-    (folder / "study.json").write_text(json.dumps(study))
-    (folder / "results.json").write_text(json.dumps(results))
-    return str(folder)
-
-
-@pytest.mark.parametrize(
-    ("high", "p_holm", "expected"),
-    [(-0.5, 0.01, "learnable"), (-0.5, 0.2, "fixed"), (0.5, 0.01, "fixed"), (0.5, 0.9, "fixed")],
-)
-def test_auto_bucketing_is_the_verdict_of_a_study(
-    tmp_path: Path, high: float, p_holm: float, expected: str
-) -> None:
-    folder = _write_study(tmp_path, high=high, p_holm=p_holm)
-    config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
-    assert config.landmark_bucketing == expected
-    assert (
-        HyLoRADAConfig.from_dict({"landmark_bucketing": "auto", "bucketing_study": folder})
-        == config
-    )
-    assert HyLoRADAConfig.from_json(config.to_json()) == config
-
-
-def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="landmark_bucketing 'auto' needs bucketing_study"):
-        HyLoRADAConfig(landmark_bucketing="auto")
-    with pytest.raises(InputError, match=r"is no finished study: study.json: No such file"):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(tmp_path / "none"))
-    other = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="plain")
-    with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
-    for text in ("{}", "[]", '{"comparisons": [{}]}', '{"comparisons": 3}'):
-        (tmp_path / "results.json").write_text(text)
-        with pytest.raises(InputError, match="is damaged"):
-            HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
-    searched = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="either")
-    with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=searched)
-    assert (
-        HyLoRADAConfig(landmark_bucketing="auto", landmark_design="global").landmark_bucketing
-        == "fixed"
-    )
-    (tmp_path / "results.json").write_text("{")
-    with pytest.raises(InputError, match=r"results\.json is damaged"):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=other)
+    HyLoRADAConfig(
+        landmark_design="global", max_positions=16
+    )  # there are no buckets to be too many
 
 
 def test_properties_follow_the_fields() -> None:
@@ -292,48 +233,3 @@ def test_properties_follow_the_fields() -> None:
 def test_field_problems_of_good_values_are_none() -> None:
     assert field_problems(HyLoRADAConfig, CHANGED) == []
     assert field_problems(TrainingConfig, {"learning_rate": 1, "weight_decay": 0}) == []
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("results.json", '"high": -0.5', '"high": -1.5'),
-        ("results.json", '"p_holm": 0.2', '"p_holm": 0.0'),
-        ("results.json", '"arm": "learnable"', '"arm": "plain"'),
-        ("study.json", '"landmark_bucketing": "learnable"', '"landmark_bucketing": "fixed"'),
-        ("study.json", '"id": "a"', '"id": "b"'),
-    ],
-)
-def test_auto_bucketing_is_not_decided_by_a_changed_study(
-    tmp_path: Path, file: str, old: str, new: str
-) -> None:
-    folder = _write_study(tmp_path, high=-0.5, p_holm=0.2)
-    for name, owner, more in (
-        ("study.json", "study", {"id": "a"}),
-        ("results.json", "a/results", {}),
-    ):
-        values = {**json.loads((tmp_path / name).read_text()), **more}
-        (tmp_path / name).write_text(json.dumps(sealed(values, owner)))
-    assert (
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder).landmark_bucketing
-        == "fixed"
-    )
-    text = (tmp_path / file).read_text()
-    assert old in text
-    (tmp_path / file).write_text(text.replace(old, new))
-    with pytest.raises(
-        InputError, match=rf"{file} is damaged: its checksum does not match its content"
-    ):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=folder)
-
-
-def test_auto_bucketing_takes_no_results_of_another_study(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        _write_study(tmp_path / name, high=-0.5, p_holm=0.01)
-        for file, owner in (("study.json", "study"), ("results.json", f"{name}/results")):
-            values = {**json.loads((tmp_path / name / file).read_text()), "id": name}
-            (tmp_path / name / file).write_text(json.dumps(sealed(values, owner)))
-    (tmp_path / "b" / "results.json").replace(tmp_path / "a" / "results.json")
-    with pytest.raises(InputError, match=r"results\.json is damaged: its checksum does not match"):
-        HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(tmp_path / "a"))

@@ -1,4 +1,4 @@
-"""The public door: what it opens, and that it needs none of the packages of `studies`."""
+"""The public names, which need none of the packages of `studies`."""
 
 import subprocess
 import sys
@@ -62,7 +62,7 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 def test_import_tries_no_package_of_studies() -> None:
-    """The packages look installed, as to an availability check, but importing one fails and is recorded."""
+    """No import is tried of packages that look installed but fail to import."""
     program = """
         import sys
         from importlib.machinery import ModuleSpec
@@ -71,7 +71,8 @@ def test_import_tries_no_package_of_studies() -> None:
 
         class Blocker:
             def find_spec(self, name, path=None, target=None):
-                return ModuleSpec(name, self) if name in ("ray", "optuna", "mlflow", "studies") else None
+                blocked = name in ("ray", "optuna", "mlflow", "studies")
+                return ModuleSpec(name, self) if blocked else None
 
             def create_module(self, spec):
                 tried.append(spec.name)
@@ -96,8 +97,8 @@ def test_import_tries_no_package_of_studies() -> None:
 
 def test_names_of_configurations_need_no_torch() -> None:
     program = (
-        "import sys; from hylorada import HyLoRADAConfig, InputError, TrainingConfig, derive_seed; HyLoRADAConfig()"
-        "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+        "import sys; from hylorada import HyLoRADAConfig, InputError, TrainingConfig, derive_seed"
+        "; HyLoRADAConfig(); print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

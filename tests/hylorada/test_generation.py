@@ -1,4 +1,4 @@
-"""Generation beside the contract: without the cache, beams, samples, pads on both sides, positions, errors."""
+"""Generation beyond the contract suite: no cache, beams, samples, pads on both sides, errors."""
 
 import inspect
 from collections.abc import Callable
@@ -48,13 +48,13 @@ def _options(**changes: Any) -> dict[str, Any]:
     }
 
 
-def _by_hand(model: HyLoRADAModel, prompt: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """The tokens that one whole forward, with no cache, no mask and no ``generate``, puts after the prompt.
+def _by_hand(model: HyLoRADAModel, prompt: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Continue a prompt by whole forward passes, without cache, mask or ``generate``.
 
-    Where they are the found ones, greedy decoding token by token finds them too.
+    Where they equal the generated ones, greedy decoding token by token yields them, too.
     """
     return torch.cat(
-        [prompt, model(found[:, :-1]).logits[:, prompt.shape[1] - 1 :].argmax(-1)], dim=1
+        [prompt, model(tokens[:, :-1]).logits[:, prompt.shape[1] - 1 :].argmax(-1)], dim=1
     )
 
 
@@ -73,14 +73,14 @@ def test_greedy_generation_equals_whole_forwards(
 ) -> None:
     model = make_model(family, **ARMS["learnable"])
     for prompt in _prompts():
-        found = model.generate(
+        tokens = model.generate(
             prompt, attention_mask=torch.ones_like(prompt), **_options(use_cache=use_cache)
         )
-        assert found.tolist() == _by_hand(model, prompt, found).tolist()
+        assert tokens.tolist() == _by_hand(model, prompt, tokens).tolist()
 
 
 def test_the_adapter_decides_what_is_generated(make_model: MakeModel) -> None:
-    """Without this the equalities above could hold for a `generate` that ignores the adapter."""
+    """The equalities above do not hold just because `generate` ignores the adapter."""
     model, prompt = make_model("gpt2"), _prompts()[0]
     adapted = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
     with model.disable_adapter():
@@ -98,8 +98,8 @@ def test_rows_of_a_left_padded_batch_generate_as_alone_without_the_cache(
     ids, mask = _left_padded(prompts)
     rows = model.generate(ids, attention_mask=mask, **_options(use_cache=False))
     for row, prompt in zip(rows, prompts, strict=True):
-        found = row[None, -NEW - prompt.shape[1] :]
-        assert found.tolist() == _by_hand(model, prompt, found).tolist()
+        tokens = row[None, -NEW - prompt.shape[1] :]
+        assert tokens.tolist() == _by_hand(model, prompt, tokens).tolist()
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -129,13 +129,13 @@ def test_statistics_follow_a_cache_that_is_cropped_repeated_and_chosen_from(
     model(ids, past_key_values=cache)
     cache.crop(-2)
     cache.batch_repeat_interleave(2)
-    found = model(more, past_key_values=cache).logits
+    logits = model(more, past_key_values=cache).logits
     whole = torch.cat([ids[:, :7].repeat_interleave(2, 0), more], 1)
-    torch.testing.assert_close(found, model(whole).logits[:, 7:], rtol=0, atol=1e-10)
+    torch.testing.assert_close(logits, model(whole).logits[:, 7:], rtol=0, atol=1e-10)
     cache.batch_select_indices(torch.tensor([3, 0]))
-    found = model(more[:2], past_key_values=cache).logits
+    logits = model(more[:2], past_key_values=cache).logits
     whole = torch.cat([whole[[3, 0]], more[:2]], 1)
-    torch.testing.assert_close(found, model(whole).logits[:, 10:], rtol=0, atol=1e-10)
+    torch.testing.assert_close(logits, model(whole).logits[:, 10:], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("changes", POOLING)
@@ -152,7 +152,7 @@ def test_cache_without_its_statistics_is_refused(
         model(ids, past_key_values=cache)
     with pytest.raises(InputError, match="this cache was filled without the adapter's landmarks"):
         model(ids, past_key_values=cache)
-    assert len(cache.layers) == 2  # as it came
+    assert len(cache.layers) == 2  # the cache is unchanged
     with pytest.raises(InputError, match="this cache was filled without the adapter's landmarks"):
         model(
             ids,
@@ -173,14 +173,14 @@ def test_pooling_over_the_whole_block_goes_on_from_no_cache(
         make_model("gpt2", landmark_design=design, replication_noncausal_pooling=True),
         _prompts()[0],
     )
-    found, by_hand = (
+    tokens, by_hand = (
         model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options()),
         prompt,
     )
     for _ in range(NEW):
         by_hand = torch.cat([by_hand, model(by_hand).logits[:, -1:].argmax(-1)], dim=1)
-    assert found.tolist() == by_hand.tolist()
-    refused = "replication_noncausal_pooling can't go on from a cache"
+    assert tokens.tolist() == by_hand.tolist()
+    refused = "replication_noncausal_pooling can't (go on|continue) from a cache"
     with pytest.raises(InputError, match=refused):
         model(prompt, use_cache=True)
     for option in ({"past_key_values": DynamicCache()}, {"prompt_lookup_num_tokens": 2}):
@@ -203,8 +203,8 @@ def test_static_cache_of_a_design_that_pools_nothing(make_model: MakeModel, fami
     options = _options(
         attention_mask=torch.ones_like(prompt), cache_implementation="static", max_new_tokens=3
     )
-    found = model.generate(prompt, **options)
-    assert found.tolist() == _by_hand(model, prompt, found).tolist()
+    tokens = model.generate(prompt, **options)
+    assert tokens.tolist() == _by_hand(model, prompt, tokens).tolist()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -225,7 +225,7 @@ def test_pads_change_no_logit_of_a_real_token(
 @pytest.mark.parametrize("cut", [1, 5, 11])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_in_two_pieces_equals_one(make_model: MakeModel, family: str, cut: int) -> None:
-    """Positions go on from the length of the cache."""
+    """Positions continue from the length of the cache."""
     model = make_model(family, **ARMS["learnable"])
     ids = torch.randint(1, 50, (2, 12), generator=torch.Generator().manual_seed(0))
     whole = model(ids).logits
@@ -246,7 +246,10 @@ def test_forward_in_two_pieces_equals_one(make_model: MakeModel, family: str, cu
 def test_rows_of_a_padded_second_piece_go_on_from_their_own_positions(
     make_model: MakeModel, family: str
 ) -> None:
-    """`generate` passes positions itself; here they have to be counted from a mask that is longer than the piece."""
+    """Positions are counted from a mask that is longer than the piece of text.
+
+    `generate` passes positions itself.
+    """
     model, (ids, mask) = make_model(family, **ARMS["learnable"]), _left_padded(_prompts())
     whole = model(ids, attention_mask=mask).logits
     first = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True)
@@ -268,7 +271,7 @@ def test_given_position_ids_are_those_of_base_and_adapter(
     ids = torch.randint(1, 50, (2, 8), generator=torch.Generator().manual_seed(0))
     counted = torch.arange(8)[None]
     assert torch.equal(model(ids, position_ids=counted).logits, model(ids).logits)
-    # In the two rows other positions, so that a broadcast from the first row would show.
+    # The positions of the two rows differ, so that a broadcast from the first row would show.
     shifted = torch.stack([torch.arange(3, 11), torch.arange(8)])
     mask = torch.ones_like(ids)
     logits = model(ids, attention_mask=mask, position_ids=shifted).logits
@@ -292,5 +295,5 @@ def test_generate_leaves_the_base_as_it_was_also_after_an_error(make_model: Make
         model.generate(prompt + 1000, attention_mask=torch.ones_like(prompt), **_options())
     assert torch.equal(model.base(prompt).logits, plain)
     assert (len(model.base._forward_pre_hooks), len(model.base._forward_hooks)) == hooks
-    found = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
-    assert found.tolist() == _by_hand(model, prompt, found).tolist()
+    tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), **_options())
+    assert tokens.tolist() == _by_hand(model, prompt, tokens).tolist()

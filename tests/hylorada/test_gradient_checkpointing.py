@@ -1,4 +1,4 @@
-"""Checkpointing on a frozen base: the gradients are those without it, and layers really are computed again."""
+"""Checkpointing on a frozen base: gradients are unchanged, and layers really are recomputed."""
 
 import io
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _ids() -> Tensor:
 
 
 def _gradients(model: HyLoRADAModel, times: int = 1) -> dict[str, Tensor]:
-    """Of the sum of ``times`` losses; dropout goes on from step to step."""
+    """Return the gradients of the sum of ``times`` losses; dropout differs from step to step."""
     model.zero_grad()
     for _ in range(times):
         model(_ids(), labels=_ids()).loss.backward()
@@ -54,11 +54,11 @@ def test_gradients_are_those_without_checkpoints(trained: Trained, family: str, 
     counts: list[int] = []
     _count_layer_norms(model, counts)
     model.gradient_checkpointing_enable()
-    found = _gradients(model, times=2)
-    assert len(counts) == 4  # each forward once more in its backward
+    gradients = _gradients(model, times=2)
+    assert len(counts) == 4  # each forward pass runs once more in the backward pass
     names = {name for name, _ in model.adapter.named_parameters()}
-    assert found.keys() == expected.keys() == names
-    for name, gradient in found.items():
+    assert gradients.keys() == expected.keys() == names
+    for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-10)
         if "lora_B" in name:
             assert gradient.abs().max() > 0
@@ -76,7 +76,7 @@ def test_backward_may_be_run_twice(trained: Trained) -> None:
 
 
 def test_two_forwards_before_their_backwards_keep_their_own_adapters(trained: Trained) -> None:
-    """Each recomputes with what it was computed with, not with what ran last."""
+    """Each call recomputes with its own adapter, not with the one that ran last."""
     model, expected = trained(), _gradients(trained())
     model.gradient_checkpointing_enable()
     first = model(_ids(), labels=_ids()).loss

@@ -1,4 +1,4 @@
-"""One adapter on one base: nothing but its own pass sees it, and what its methods give (see also test_contract)."""
+"""A model with one adapter: only its own calls use it (see also test_contract)."""
 
 import copy
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_learned_boundaries_are_token_positions(
     assert boundaries.tolist() == [3.5, 7.5, 11.5]
     assert HyLoRADAModel(base, make_config()).get_learned_boundaries() is None
     assert model.active_peft_config.landmark_bucketing == "learnable"
-    assert model.config is base.config  # as of PEFT's models
+    assert model.config is base.config  # as in PEFT's models
 
 
 def _gradients(model: HyLoRADAModel, ids: torch.Tensor) -> dict[str, torch.Tensor | None]:
@@ -186,12 +186,12 @@ def test_cast_model_is_the_adapter_in_fp32_on_a_cast_base(
     assert {p.dtype for p in model.base.parameters()} == {dtype}
     for name, parameter in model.adapter.named_parameters():
         assert parameter.dtype == torch.float32
-        assert torch.equal(parameter, before[name])  # not even once through half precision
+        assert torch.equal(parameter, before[name])  # it never passed through half precision
     assert torch.equal(model(ids).logits, other(ids).logits)
 
 
 def test_adapter_on_a_cast_base_takes_small_steps(make_model: MakeModel) -> None:
-    """In bf16 a step of 1e-3 at 1.0 rounds to nothing."""
+    """The adapter stays fp32: in bf16 a step of 1e-3 at 1.0 rounds to nothing."""
     model = make_model(dtype=torch.float32).to(torch.bfloat16)
     scale = model.adapter.get_parameter("landmark.scale")
     torch.nn.init.ones_(scale)
@@ -247,7 +247,7 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
     [
         (
             "ours",
-            r"base must be a PreTrainedModel of transformers, .* got hylorada\._model\.HyLoRADAModel",
+            r"base must be a PreTrainedModel of .* got hylorada\.model\.HyLoRADAModel",
         ),
         (
             "peft",
@@ -256,7 +256,7 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
         ("text", r"base must be a PreTrainedModel of transformers, .* got builtins\.str"),
         (
             "injected",
-            r"free of other adapters, got one with layers of PEFT: peft\.tuners\.lora\.layer\.Linear",
+            r"free of other adapters, .* layers of PEFT: peft\.tuners\.lora\.layer\.Linear",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tools written for transformers' models take ours as it is, and give the numbers that we give."""
+"""Tools for transformers' models accept ours unchanged and compute the same numbers."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from hylorada.data.blocks import Blocks
 
 TEXT = "The old man went down to the sea, and looked at the ships. "
 WINDOW = 32
-# of TRL and lm-eval, about their own code
+# warnings of TRL and lm-eval about their own code
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -38,7 +38,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture
 def model(scramble: Callable[..., Adapter]) -> HyLoRADAModel:
-    """Far from its start, so that a call without the adapter shows."""
+    """Return a model far from its start, so that a call without the adapter shows."""
     config = HyLoRADAConfig(
         r=2, landmark_bucketing="learnable", num_buckets=4, max_positions=WINDOW + 1
     )
@@ -54,11 +54,11 @@ def test_pipeline_generates_what_the_model_generates(
     with caplog.at_level(logging.ERROR):
         writer = pipeline("text-generation", model=model, tokenizer=tokenizer)  # type: ignore[call-overload]
     assert "is not supported" not in caplog.text
-    found = writer(TEXT, return_full_text=False, **options)[0]["generated_text"]
+    continuation = writer(TEXT, return_full_text=False, **options)[0]["generated_text"]
     prompt = tokenizer(TEXT, return_tensors="pt")
     expected = model.generate(prompt.input_ids, attention_mask=prompt.attention_mask, **options)
     assert (
-        found
+        continuation
         == tokenizer.decode(expected[0, prompt.input_ids.shape[1] :], skip_special_tokens=True)
         != ""
     )
@@ -67,7 +67,7 @@ def test_pipeline_generates_what_the_model_generates(
 
 
 def _ours(model: HyLoRADAModel, first: int, ids: list[int]) -> float:
-    """The perplexity of whole windows of text, each after the token before it."""
+    """Return the perplexity of whole windows of text, each after the token before it."""
     rows = [[first, *ids][i : i + WINDOW + 1] for i in range(0, len(ids), WINDOW)]
     blocks = Blocks(
         np.array(rows, dtype=np.int32),

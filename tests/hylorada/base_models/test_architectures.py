@@ -1,4 +1,4 @@
-"""Which modules an adapter hangs on, and that a misspelt name never passes."""
+"""The modules that an adapter adapts, and the refusal of misspelt names."""
 
 from collections.abc import Callable
 
@@ -38,14 +38,14 @@ MakeBase = Callable[..., PreTrainedModel]
 def test_linear_modules_are_those_of_the_layers(
     make_base: MakeBase, family: str, names: list[str], target: Target
 ) -> None:
-    found = linear_modules(make_base(family))
-    assert sorted(path.rsplit(".", 1)[-1] for path in found) == sorted(names * 2)
+    modules = linear_modules(make_base(family))
+    assert sorted(path.rsplit(".", 1)[-1] for path in modules) == sorted(names * 2)
     first = {
         "llama": "self_attn.k_proj",
         "gpt2": "attn.c_attn",
         "gpt_neox": "attention.query_key_value",
     }[family]
-    assert found[f"{architecture_of(family).layers}.1.{first}"] == target
+    assert modules[f"{architecture_of(family).layers}.1.{first}"] == target
 
 
 @pytest.mark.parametrize(

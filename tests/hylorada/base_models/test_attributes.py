@@ -1,4 +1,4 @@
-"""What tools for transformers' and PEFT's models ask of a model: it is there, or a line says why it isn't."""
+"""Attributes that tools for transformers' and PEFT's models read: each exists or says why not."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ MakeModel = Callable[..., HyLoRADAModel]
 
 def _answers(model: object, name: str) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of names on their way out
+        warnings.simplefilter("ignore", FutureWarning)  # deprecated names warn
         return hasattr(model, name)
 
 
@@ -191,7 +191,7 @@ def test_base_may_be_named(tmp_path: Path, make_config: Callable[..., Any]) -> N
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """As much of the hub as an upload needs."""
+    """The part of the hub that an upload needs."""
 
     commits: ClassVar[list[dict[str, Any]]] = []
 

@@ -1,4 +1,4 @@
-"""Code that lies beside a model, a tokenizer, an adapter or a text never runs, and nobody is asked whether it may."""
+"""Code beside a model, tokenizer, adapter or text never runs, and no prompt asks for consent."""
 
 import json
 import pickle
@@ -31,19 +31,19 @@ AUTO_MAP = {"AutoConfig": "planted.Planted", "AutoModelForCausalLM": "planted.Pl
 
 @pytest.fixture(autouse=True)
 def _says_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who agrees to whatever transformers asks."""
+    """Answer every prompt of transformers with yes."""
     monkeypatch.setattr("builtins.input", lambda _: "y")
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """The file that planted code writes when it runs."""
+    """Return the file that planted code writes when it runs."""
     return tmp_path / "it ran"
 
 
 @pytest.fixture
 def planted(tmp_path: Path, trace: Path) -> Path:
-    """The built-in base in a folder with code beside it, which nothing names yet."""
+    """Return a folder with the built-in base and code that no config names yet."""
     folder = tmp_path / "planted"
     tiny = Path(str(load_base("tiny").name_or_path))
     shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -129,7 +129,7 @@ def test_base_that_an_adapter_names_is_refused_alike(
 
 
 class _Touch:
-    """Unpickled, it writes the file."""
+    """An object that writes the file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +151,7 @@ def test_pickled_weights_run_nothing(planted: Path, trace: Path) -> None:
 
 @pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
 def test_base_with_a_kernel_of_the_hub_is_refused(planted: Path, field: str) -> None:
-    """transformers would fetch that repository's code and run it, whatever implementation is asked for."""
+    """transformers would run that repository's code, whatever implementation is requested."""
     _change(planted / "config.json", **{field: "nobody/planted"})
     for use in _uses(planted):
         with pytest.raises(

@@ -154,7 +154,7 @@ def _tiny_copy(
     config: dict[str, object] | None = None,
     weights: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> str:
-    """The built-in base in a folder, with changes to its config or its weights."""
+    """Copy the built-in base into a folder, with changes to its config or its weights."""
     folder = tmp_path / "m"
     shutil.copytree(_TINY, folder)
     if config:
@@ -230,7 +230,7 @@ def test_weights_that_do_not_match_the_config_are_refused_by_name(
 @pytest.mark.parametrize("form", ["sharded", "bin", "old"])
 @pytest.mark.parametrize("index", range(4))
 def test_weights_are_taken_in_every_form(tmp_path: Path, index: int, form: str) -> None:
-    """In shards, as pickled by torch, and with the prefixes and buffers of old checkpoints."""
+    """Shards, files pickled by torch, and prefixes and buffers of old checkpoints all load."""
     model = _families()[index].eval()
     model.save_pretrained(tmp_path, max_shard_size="4KB" if form == "sharded" else "1GB")
     path = tmp_path / "model.safetensors"
@@ -347,19 +347,19 @@ def test_cached_hub_model_is_used_offline_with_its_commit(
     save_file({f"zzz.{k}": v for k, v in tensors.items()}, weights, {"format": "pt"})
     with pytest.raises(InputError, match="its weights don't match its config"):
         inspect_base("some/model")
-    weights.unlink()  # not fetched yet
+    weights.unlink()  # a base whose weights are not downloaded yet
     assert inspect_base("some/model") == info
 
 
 def test_gated_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        # Made without the response that its constructor wants.
+        # `__new__` avoids the constructor, which needs a response of the hub.
         raise OSError("You are trying to access a gated repo.") from GatedRepoError.__new__(
             GatedRepoError
         )
 
     monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", refuse)
-    monkeypatch.setattr("hylorada.base_models.loading.hub_is_reachable", bool)
+    monkeypatch.setattr("hylorada.base_models.finding.hub_is_reachable", bool)
     with pytest.raises(InputError, match="access to some/model needs approval and a token"):
         inspect_base("some/model")
 

@@ -1,4 +1,4 @@
-"""Names that hold on another machine, and the way back from them."""
+"""Names that are valid on another machine, and the paths behind them."""
 
 from pathlib import Path
 

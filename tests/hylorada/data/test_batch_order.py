@@ -1,4 +1,4 @@
-"""The order of batches: each block once an epoch, the same for all seats, a pure function of the step."""
+"""The order of batches: each block once an epoch, equal for all seats, a function of the step."""
 
 import numpy as np
 import pytest

@@ -27,7 +27,7 @@ from hylorada.errors import InputError
 def _byte_tokenizer(
     eos_token: str | None = "<end>", merges: tuple[tuple[str, str], ...] = ()
 ) -> PreTrainedTokenizerBase:
-    """One token a byte, plus merges: its counts can be told from the text alone."""
+    """Build a tokenizer of one token a byte, plus merges, so that counts follow from the text."""
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
     core = Tokenizer(BPE({piece: i for i, piece in enumerate(pieces)}, list(merges)))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -68,7 +68,8 @@ def test_single_document_gets_no_end_token_and_reports_the_remainder() -> None:
     )
 )
 def test_bytes_of_all_tokens_are_the_bytes_of_the_text(documents: list[str]) -> None:
-    # With one token a byte and one character in front, the block's predicted tokens are exactly the documents.
+    # With one token a byte and one character in front, the predicted tokens of the block are just
+    # the documents.
     total = sum(len(document.encode()) for document in documents)
     blocks = build_blocks(
         ["#" + documents[0], *documents[1:]], TOKENIZER, total + len(documents), split="train"
@@ -79,7 +80,7 @@ def test_bytes_of_all_tokens_are_the_bytes_of_the_text(documents: list[str]) -> 
 def test_character_of_several_tokens_counts_once() -> None:
     tokenizer = _byte_tokenizer(
         merges=(("Ġ", "ð"),)
-    )  # a space and the first byte of the emoji in one token
+    )  # one token holds a space and the first byte of the emoji
     blocks = build_blocks(["ab 😀c"], tokenizer, 2, split="train")
     assert blocks.input_ids.shape == (3, 2)
     assert blocks.num_bytes.tolist() == [1, 0, 0]  # b; the emoji's second byte; its fourth
@@ -140,8 +141,11 @@ def test_less_than_a_block_is_refused() -> None:
 def test_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
     tokenizer = _byte_tokenizer()
     tokenizer.add_tokens(["iterable"])
-    for cache in (None, tmp_path, tmp_path):  # the last time from the cache
-        message = r"split 'test': token id 257 \('iterable'\) is beyond the base's embedding table of 257 rows"
+    for cache in (None, tmp_path, tmp_path):  # the last call reads the cache
+        message = (
+            r"split 'test': token id 257 \('iterable'\) is beyond the base's embedding table of "
+            "257 rows"
+        )
         with pytest.raises(InputError, match=message):
             build_blocks(
                 ["an iterable"], tokenizer, 4, split="test", cache_dir=cache, num_embeddings=257
@@ -181,7 +185,7 @@ def test_cache_depends_on_tokenizer_text_and_block_size(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.npz"))) == 4
     swapped[0](
         ["abc", "d"], padding=False, truncation=True, max_length=2
-    )  # a setting left behind changes no blocks
+    )  # settings left in the tokenizer change no blocks
     build_blocks(["abcdef"], swapped[0], 3, split="train", cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.npz"))) == 4
 

@@ -31,7 +31,7 @@ def _table(folder: Path, rows: list[str | None]) -> Text:
     [
         _LINES,
         [line.removesuffix("\n") for line in _LINES],  # as `datasets` reads a text file
-        [line if line.strip() else "" for line in _LINES],  # as WikiText lies on the hub
+        [line if line.strip() else "" for line in _LINES],  # as the hub stores WikiText
         [line for line in _LINES if line.strip()],
     ],
     ids=["newlines", "blank", "both", "no blank"],
@@ -78,14 +78,18 @@ def test_separator_can_be_set(tmp_path: Path) -> None:
 
 
 def test_separator_is_part_of_the_cache_key(tmp_path: Path) -> None:
-    path, tokenizer, found = _write(tmp_path, ["ab" * 40, "cd" * 40]), load_tokenizer("tiny"), []
+    path, tokenizer, fingerprints = (
+        _write(tmp_path, ["ab" * 40, "cd" * 40]),
+        load_tokenizer("tiny"),
+        [],
+    )
     for separator in ("eos", "newline", "none"):
         documents = load_text(path, document_separator=separator).splits["train"]
         cache = tmp_path / "cache"
-        found.append(
+        fingerprints.append(
             build_blocks(documents, tokenizer, 8, split="train", cache_dir=cache).fingerprint
         )
-    assert len(list((tmp_path / "cache").glob("*.npz"))) == len(set(found)) == 3
+    assert len(list((tmp_path / "cache").glob("*.npz"))) == len(set(fingerprints)) == 3
 
 
 def test_wikitext_rows_make_the_tokens_of_the_file(tmp_path: Path) -> None:
@@ -120,6 +124,6 @@ def test_chats_are_written_by_the_chat_template(tmp_path: Path) -> None:
         assert "".join(sum(text.splits.values(), ())) == "<user>Hello?\n<assistant>Yes.\n" * 40
         tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
         with pytest.raises(
-            InputError, match="chat 1: the chat template refuses it: roles must alternate"
+            InputError, match="chat 1: the chat template rejects it: roles must alternate"
         ):
             load_text(str(path), tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""Which files of a folder belong to which split."""
+"""The assignment of the files of a folder to splits."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def _fill(folder: Path, *names: str) -> Path:
     return folder
 
 
-def _found(folder: Path) -> dict[str, list[str]]:
+def _files_by_split(folder: Path) -> dict[str, list[str]]:
     return {
         split: [str(p.relative_to(folder)) for p in files]
         for split, files in find_splits(folder).files.items()
@@ -45,8 +45,8 @@ def test_splits_are_those_that_datasets_finds(tmp_path: Path, names: list[str]) 
         str(s): sorted(str(Path(f).relative_to(tmp_path)) for f in files)
         for s, files in theirs.items()
     }
-    found = _found(tmp_path)
-    assert {split or "train": files for split, files in found.items()} == expected
+    splits = _files_by_split(tmp_path)
+    assert {split or "train": files for split, files in splits.items()} == expected
 
 
 def test_test_split_is_never_trained_on(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_names_that_leave_a_split_open_are_refused(
     ["text.txt", "latest.txt", "trainer.txt", "rain.txt", "eva.txt", "values.txt", "data.txt"],
 )
 def test_words_of_their_own_are_no_splits(tmp_path: Path, name: str) -> None:
-    assert _found(_fill(tmp_path, name, "b.txt")) == {"": sorted([name, "b.txt"])}
+    assert _files_by_split(_fill(tmp_path, name, "b.txt")) == {"": sorted([name, "b.txt"])}
 
 
 def test_links_are_followed_but_no_file_is_in_two_splits(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_links_are_followed_but_no_file_is_in_two_splits(tmp_path: Path) -> None
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train").symlink_to(tmp_path / "elsewhere")
     _fill(tmp_path / "data", "test.txt")
-    assert _found(tmp_path / "data") == {"test": ["test.txt"], "train": ["train/a.txt"]}
+    assert _files_by_split(tmp_path / "data") == {"test": ["test.txt"], "train": ["train/a.txt"]}
     (tmp_path / "data" / "dev.txt").symlink_to(tmp_path / "data" / "test.txt")
     with pytest.raises(
         InputError,
@@ -137,7 +137,7 @@ def test_other_links_that_lead_nowhere_are_left_alone(tmp_path: Path) -> None:
     _fill(tmp_path, "train.txt")
     for name in (".test.txt", "notes.md", "latest"):
         (tmp_path / name).symlink_to("unfetched")
-    assert _found(tmp_path) == {"train": ["train.txt"]}
+    assert _files_by_split(tmp_path) == {"train": ["train.txt"]}
 
 
 @pytest.mark.parametrize(

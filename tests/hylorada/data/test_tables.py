@@ -46,7 +46,7 @@ def test_cells_are_what_the_file_says(tmp_path: Path) -> None:
             r"the row that ends at line 3 has 2 cells, the first row 1 \(delimiter comma\)",
         ),
         ("id;text\n1;a\n2;b;c\n", r"line 3 has 3 cells, the first row 2 \(delimiter semicolon\)"),
-        ("text,text\na,b\n", "column 'text' stands twice in the first row"),
+        ("text,text\na,b\n", "column 'text' occurs twice in the first row"),
         ('text\n"a\n', "line 2: unexpected end of data"),
         (
             "line\nfoo\n",

@@ -164,7 +164,7 @@ def test_hub_without_network_fails_fast_in_one_line() -> None:
     assert "\n" not in caught.value.problems[0]
     assert (
         time.monotonic() - start < 30
-    )  # 23 s each with the library's retries; imports of a cold machine included
+    )  # retries of the library would take 23 s each; the limit includes imports on a cold machine
 
 
 def test_wikitext_splits_are_read_whole() -> None:
@@ -217,7 +217,7 @@ def test_tables_without_rows_are_empty(
     capfd.readouterr()
     with pytest.raises(InputError, match="split 'train' is empty"):
         load_text(str(tmp_path / f"a{suffix}"))
-    assert capfd.readouterr().err == ""  # `datasets` logs what it can't read
+    assert capfd.readouterr().err == ""  # `datasets` would log its error
 
 
 def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -231,7 +231,9 @@ def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
         ):
             load_text(str(place))
     (tmp_path / "self.txt").unlink()
-    (tmp_path / "b.txt").symlink_to("/proc/self/mem")  # nobody can read its beginning, root neither
+    (tmp_path / "b.txt").symlink_to(
+        "/proc/self/mem"
+    )  # nobody can read its beginning, not even root
     with pytest.raises(InputError, match=r"b\.txt': can't be read: "):
         load_text(str(tmp_path / "b.txt"))
 

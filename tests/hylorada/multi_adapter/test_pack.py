@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, InputError, Pack, TrainingConfig
 from hylorada.data.batch_order import BatchOrder
-from hylorada.training.seat import Diverged, Seat
-from hylorada.training.steps import DoesNotFit, Outcome, train_step
+from hylorada.errors import Diverged, DoesNotFit
+from hylorada.training.seat import Seat
+from hylorada.training.steps import Outcome, train_step
 
 Ids = npt.NDArray[np.int32]
 MakeBase = Callable[..., PreTrainedModel]

@@ -1,4 +1,4 @@
-"""How many cores there are to use."""
+"""The number of usable cores."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from hylorada.runtime import cores
         ("max 100000", 3),
         ("800000 100000", 3),
         ("200000 100000", 2),
-        ("150000 100000", 2),  # one more than whole ones: none of it is to lie idle
+        ("150000 100000", 2),  # rounded up, so that no part of the quota is idle
         ("50000 100000", 1),
         ("", 3),
     ],

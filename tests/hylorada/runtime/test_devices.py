@@ -1,4 +1,4 @@
-"""What the words of CUDA's errors mean."""
+"""The meaning of CUDA's error messages."""
 
 import pytest
 import torch

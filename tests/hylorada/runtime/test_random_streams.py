@@ -1,4 +1,4 @@
-"""Random streams: fixed values, and independence of each other."""
+"""Random streams have fixed values and are independent of each other."""
 
 import hashlib
 

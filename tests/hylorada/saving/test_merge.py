@@ -1,4 +1,4 @@
-"""Merging: the merged weights compute what the unmerged adapter does, and unmerging restores every bit."""
+"""Merged weights compute the same as the unmerged adapter, and unmerging restores every bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def test_merged_equals_unmerged_and_unmerging_restores_every_bit(
     torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-10)
     merged = _bits(model.base)
     assert _differing(before, merged) == {f"{path}.weight" for path in model.adapter.targets}
-    model.merge()  # once more changes nothing
+    model.merge()  # a second merge has no effect
     assert _differing(merged, _bits(model.base)) == set()
     model.unmerge()
     assert _differing(before, _bits(model.base)) == set()
@@ -66,7 +66,7 @@ def test_merged_equals_unmerged_and_unmerging_restores_every_bit(
 def test_base_of_lower_precision_gets_its_own_bits_back(
     trained: Trained, dtype: torch.dtype
 ) -> None:
-    """W + delta - delta would not: the sum is rounded."""
+    """Restored weights are the originals; W + delta - delta would be rounded."""
     model = trained("gpt2", dtype)
     before = _bits(model.base)
     model.merge()
@@ -126,7 +126,7 @@ def test_second_merge_into_one_base_is_refused_and_changes_nothing(trained: Trai
     assert _differing(merged, _bits(first.base)) == set()
     first.unmerge()
     assert _differing(before, _bits(first.base)) == set()
-    base = second.merge_and_unload()  # nothing stands in its way now
+    base = second.merge_and_unload()  # the first model no longer blocks it
     torch.testing.assert_close(base(ids).logits, logits, rtol=0, atol=1e-10)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint of Trainer is opened as a saved adapter is, and what can't be opened says why."""
+"""Checkpoints of Trainer load like saved adapters, and errors name the reason."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def _ids() -> Tensor:
 
 @pytest.fixture
 def trained(make_model: MakeModel, tmp_path: Path) -> tuple[HyLoRADAModel, Path]:
-    """A model after 4 steps under Trainer, and its checkpoint of that step."""
+    """Return a model after 4 steps under Trainer, and its checkpoint of that step."""
     model = make_model(dtype=torch.float32, landmark_bucketing="learnable", lora_dropout=0.3)
     options: dict[str, Any] = {
         "use_cpu": True,
@@ -92,7 +92,7 @@ def _without(name: str) -> Callable[[dict[str, Tensor]], Any]:
         (_without("adapter.landmark.scale"), "tensor 'adapter.landmark.scale' is missing"),
         (
             _without("hylorada_config"),
-            "is older than checkpoints that hold the adapter's configuration; make the ",
+            "is from a version whose checkpoints don't hold the adapter's configuration; make the ",
         ),
         (lambda state: state.update(extra=torch.ones(2)), "tensor 'extra' is unexpected"),
         (
@@ -136,5 +136,5 @@ def test_older_state_without_a_description_is_loaded(make_model: MakeModel) -> N
     state = one.state_dict()
     del state["hylorada_config"]
     torch.nn.init.zeros_(other.adapter.get_parameter("landmark.scale"))
-    other.load_state_dict(state)  # strictly
+    other.load_state_dict(state)  # `strict` is the default
     assert torch.equal(other(_ids()).logits, one(_ids()).logits)

@@ -1,4 +1,4 @@
-"""The optimizer for loops of one's own, and under Trainer: boundaries train there as a seat trains them."""
+"""In your own loop and under Trainer, the optimizer trains boundaries as a seat does."""
 
 import copy
 import gc
@@ -28,19 +28,21 @@ from hylorada.training.seat import learning_rate_factor
 MakeModel = Callable[..., HyLoRADAModel]
 
 _STEPS, _BATCH = 8, 3
-# everything that acts on boundaries, at a rate that takes some of them to the block's ends
+# all fields that act on boundaries, at a rate that moves some of them to the ends of the block
 _ACTING: dict[str, Any] = {
-    "landmark_bucketing": "learnable", "temperature": 0.1, "boundary_init": "fixed", "boundary_warmup": 0.4,
-    "boundary_lr_scale": 20.0, "boundary_diversity": 0.3, "boundary_repulsion": 0.2,
+    "landmark_bucketing": "learnable", "temperature": 0.1, "boundary_init": "fixed",
+    "boundary_warmup": 0.4, "boundary_lr_scale": 20.0, "boundary_diversity": 0.3,
+    "boundary_repulsion": 0.2,
 }  # fmt: skip
 _TRAINING = TrainingConfig(
-    max_steps=_STEPS, batch_size=_BATCH, learning_rate=0.02, weight_decay=0.1, max_grad_norm=0.3, warmup_ratio=0.0,
-    lr_scheduler_type="linear", adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6,
+    max_steps=_STEPS, batch_size=_BATCH, learning_rate=0.02, lr_scheduler_type="linear",
+    warmup_ratio=0.0, weight_decay=0.1, max_grad_norm=0.3,
+    adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6,
 )  # fmt: skip
 
 
 class _InOrder(BatchOrder):
-    """Blocks as they lie, as a sequential sampler gives them."""
+    """Batches of blocks in order, as of a sequential sampler."""
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
         return np.arange(step * self.batch_size, (step + 1) * self.batch_size)
@@ -48,7 +50,7 @@ class _InOrder(BatchOrder):
 
 @pytest.fixture
 def make(make_model: MakeModel) -> MakeModel:
-    """One whose boundaries are where they start, so that one can see them held."""
+    """Return a function that builds a model with unmoved boundaries, so that a hold shows."""
 
     def make(**changes: Any) -> HyLoRADAModel:
         model = make_model(**{**_ACTING, **changes}).train()
@@ -61,7 +63,7 @@ def make(make_model: MakeModel) -> MakeModel:
 
 
 def _seat_run(model: HyLoRADAModel, token_blocks: npt.NDArray[np.int32]) -> list[Tensor]:
-    """The adapter's parameters after a seat's run, and its boundaries after each step."""
+    """Return the adapter's parameters after a seat's run, and its boundaries after each step."""
     seat = Seat(model.adapter, _TRAINING, _InOrder(len(token_blocks), _BATCH, 0))
     path = []
     for _ in range(_STEPS):
@@ -76,7 +78,7 @@ def _boundaries(model: HyLoRADAModel) -> Tensor:
 
 
 def _own_loop(model: HyLoRADAModel, token_blocks: npt.NDArray[np.int32]) -> list[Tensor]:
-    """A loop as people write it; its loss by hand, for that of transformers is fp32."""
+    """Train in a plain loop with a hand-written loss, because that of transformers is fp32."""
     optimizer = model.create_optimizer(_TRAINING)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor(step, _TRAINING)
@@ -115,19 +117,12 @@ def _trainer(
     data = [
         {"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))
     ]
-    same = (
-        "max_steps",
-        "learning_rate",
-        "weight_decay",
-        "max_grad_norm",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-    )
+    options = _TRAINING.to_dict()
+    del options["batch_size"], options["warmup_ratio"]  # Trainer has no such arguments
+    options |= {"per_device_train_batch_size": _BATCH, **changes}
     args = TrainingArguments(
-        output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, lr_scheduler_type="linear",
-        train_sampling_strategy="sequential", save_steps=2, logging_steps=1,
-        **{"per_device_train_batch_size": _BATCH, **{name: getattr(_TRAINING, name) for name in same}, **changes},
+        output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=2,
+        logging_steps=1, train_sampling_strategy="sequential", **options,
     )  # fmt: skip
     return Trainer(
         model,
@@ -164,7 +159,7 @@ def test_trainer_trains_as_a_seat_does(
     make: MakeModel, token_blocks: npt.NDArray[np.int32], tmp_path: Path, accumulated: int
 ) -> None:
     seated, trained = make(), make()
-    trained.base.loss_function = _mean_nll  # transformers' own rounds the logits to fp32
+    trained.base.loss_function = _mean_nll  # the loss of transformers rounds the logits to fp32
     _seat_run(seated, token_blocks)
     sizes = {
         "per_device_train_batch_size": _BATCH // accumulated,
@@ -206,7 +201,7 @@ def test_loss_has_the_regularizers_in_training_alone(
 def _steps(
     model: HyLoRADAModel, optimizer: torch.optim.Optimizer, token_blocks: npt.NDArray[np.int32]
 ) -> list[bool]:
-    """Whether boundaries were held in each of eight steps."""
+    """Return whether boundaries were held in each of eight steps."""
     ids, held = torch.from_numpy(token_blocks[:2].astype(np.int64)), []
     for _ in range(_STEPS):
         before = _boundaries(model)
@@ -261,10 +256,10 @@ def test_next_optimizer_holds_by_its_own_steps(
     make: MakeModel, token_blocks: npt.NDArray[np.int32]
 ) -> None:
     model = make()
-    first = model.create_optimizer(_TRAINING)  # left unused, but alive
+    first = model.create_optimizer(_TRAINING)  # never used, but still referenced
     with pytest.raises(InputError, match="max_steps"):
         model.create_optimizer(TrainingArguments("unused", use_cpu=True))
-    assert _steps(model, first, token_blocks) == _FOUR  # the refusal has changed nothing
+    assert _steps(model, first, token_blocks) == _FOUR  # the refused call changed nothing
     first = model.create_optimizer(_TRAINING)
     short = model.create_optimizer(replace(_TRAINING, max_steps=1))  # holds for one step
     assert _steps(model, short, token_blocks)[:2] == [True, False]
@@ -329,7 +324,7 @@ def test_hooks_are_called_once_a_step_and_other_groups_are_let_be(
 ) -> None:
     torch.optim.AdamW(
         [nn.Parameter(torch.zeros(1))]
-    )  # torch now has its class's step wrapped for hooks
+    )  # torch has now wrapped the class's step for hooks
     model, called = make(), list[str]()
     optimizer = model.create_optimizer(_TRAINING)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
@@ -371,7 +366,7 @@ def test_loss_of_somebody_else_is_refused_with_regularizers(
 
 
 def test_hold_without_a_number_of_steps_is_refused(make: MakeModel, tmp_path: Path) -> None:
-    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)  # three epochs
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)  # the default is three epochs
     with pytest.raises(InputError, match=r"boundary_warmup 0\.4 is a share of max_steps.*got -1"):
         make().create_optimizer(args)
     make(boundary_warmup=0.0).create_optimizer(args)

@@ -1,4 +1,4 @@
-"""Saving a seat: training goes on bit for bit, and nothing that does not fit is taken in."""
+"""Saved seats: training continues bit for bit, and files that don't fit are refused."""
 
 import json
 import os
@@ -31,7 +31,7 @@ STEPS = 10
 
 
 class Lab:
-    """Fresh seats over one base, and their losses."""
+    """Builds fresh seats over one base and trains them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ def lab(
 
 @pytest.fixture
 def saved(lab: Lab, tmp_path: Path) -> Path:
-    """A seat of the default arm after two steps."""
+    """Return a seat of the default arm after two steps."""
     seat = lab.seat()
     lab.train(seat, 2)
     save_seat(seat, tmp_path / "seat.safetensors", {"report": 1})
@@ -95,8 +95,8 @@ def test_resumed_losses_are_those_of_one_run_bit_for_bit(
     first = lab.seat(**arm)
     losses = lab.train(first, STEPS // 2)
     save_seat(first, path, {"losses": losses})
-    lab.train(first, 3)  # what comes after the checkpoint is lost
-    second = lab.seat(seed=99, **arm)  # its own start is overwritten
+    lab.train(first, 3)  # the steps after the checkpoint are lost
+    second = lab.seat(seed=99, **arm)  # loading overwrites its own start
     extra = load_seat(second, path)
     assert second.step == STEPS // 2
     assert extra == {"losses": losses}
@@ -116,10 +116,10 @@ def test_parameters_are_read_by_name_without_a_base(
     seat = lab.seat(**arm)
     lab.train(seat, 2)
     save_seat(seat, tmp_path / "seat.safetensors", {})
-    found = read_parameters(tmp_path / "seat.safetensors")
+    parameters = read_parameters(tmp_path / "seat.safetensors")
     expected = dict(seat.adapter.named_parameters())
-    assert list(found) == list(expected)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert list(parameters) == list(expected)
+    assert all(torch.equal(parameters[name], expected[name]) for name in expected)
 
 
 def test_seat_without_steps_is_saved_and_restored(lab: Lab, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_truncated_file_is_refused(lab: Lab, saved: Path, keep: float) -> None:
 
 @pytest.mark.parametrize("word", [b"layout", b"crc32", b"matrices/values", b"F32"])
 def test_flipped_bit_in_the_header_costs_the_file_alone(lab: Lab, saved: Path, word: bytes) -> None:
-    """Whatever it hits: names of texts and tensors, types, the layout's numbers."""
+    """A flipped bit is noticed in names of texts and tensors, in types and in the layout."""
     content = bytearray(saved.read_bytes())
     where = content.find(word)
     assert where > 0
@@ -216,7 +216,7 @@ def test_checkpoint_of_another_configuration_changes_nothing(
 def test_seat_of_another_kind_of_device_goes_on_but_for_its_dropout_stream(
     lab: Lab, saved: Path
 ) -> None:
-    """A GPU's stream has 16 bytes; ``export`` loads what a GPU has trained on the CPU."""
+    """A GPU's stream has 16 bytes; ``export`` loads seats from a GPU on the CPU."""
     _rewrite(
         saved, lambda tensors: tensors.update(dropout_stream=torch.zeros(16, dtype=torch.uint8))
     )
@@ -255,7 +255,7 @@ def test_interrupted_write_leaves_the_old_file(
         save_seat(seat, saved, {})
     assert saved.read_bytes() == before
     monkeypatch.undo()
-    save_seat(seat, saved, {})  # what the interrupted write left behind is no obstacle
+    save_seat(seat, saved, {})  # files of the interrupted write are no obstacle
     second = lab.seat()
     load_seat(second, saved)
     assert second.step == 4

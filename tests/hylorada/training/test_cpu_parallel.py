@@ -1,4 +1,4 @@
-"""Lanes: every seat trains as in one pack, on weights that are there once, and no thread is left that slows others."""
+"""Lanes: every seat trains as in one pack, weights are shared, and no idle threads remain."""
 
 import subprocess
 import sys
@@ -57,8 +57,8 @@ def test_seats_of_all_lanes_train_as_in_one_pack(
     pack.close()
     lanes, seats = Lanes(base, cores=3), _seats(base, make_config, token_blocks)
     assert len(lanes.packs) == 3
-    found: list[Any] = [read_step(lanes.start_step(seats, token_blocks)) for _ in range(STEPS)]
-    for got, wanted in zip(found, expected, strict=True):
+    results: list[Any] = [read_step(lanes.start_step(seats, token_blocks)) for _ in range(STEPS)]
+    for got, wanted in zip(results, expected, strict=True):
         assert list(got) == list(wanted)
         assert list(got.values()) == pytest.approx(list(wanted.values()), rel=0, abs=1e-10)
     evaluations = lanes.evaluate([s.adapter for s in seats.values()], blocks)
@@ -117,24 +117,27 @@ def test_limit_of_one_lane_is_that_of_all(make_base: MakeBase) -> None:
 
 
 def test_teams_of_threads_never_outnumber_the_cores() -> None:
-    """More of them would sleep between operations: seats in one lane, in two, in four, and in one again."""
+    """Threads never outnumber cores, with seats in one lane, two, four and one again.
+
+    Otherwise they would sleep between operations.
+    """
     program = """
         import os
         import torch
         from hylorada import Lanes, load_base
 
-        torch.set_num_threads(1)  # of the thread that loads
+        torch.set_num_threads(1)  # the limit of the thread that loads
         lanes = Lanes(load_base("tiny"), cores=4)
 
         def work(pack, part):
-            found.append(torch.get_num_threads())
-            torch.ones(1 << 20).mul(2)  # large enough for a team
+            threads.append(torch.get_num_threads())
+            torch.ones(1 << 20).mul(2)  # large enough for a team of threads
 
         counts = []
         for shares in ([4], [2, 2], [1, 1, 2], [1, 1, 1, 1], [4]):
-            found = []
+            threads = []
             lanes._share_out(work, range(len(shares)))
-            assert sorted(found) == shares, found
+            assert sorted(threads) == shares, threads
             counts.append(len(os.listdir("/proc/self/task")))
         assert counts[-1] == counts[0], counts
         assert max(counts) <= counts[0] + 1, counts  # the caller's team may outlast its last use

@@ -1,4 +1,4 @@
-"""The probe passes what is sound, and names what is not."""
+"""The probe accepts sound adapters and names the faults of others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +69,7 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
     leaking = lab.seat(landmark_design=design)
     leaking.adapter.landmark.noncausal = True  # type: ignore[union-attr]
     misapplied, problem = lab.problems(lab.seat(), leaking)
-    assert misapplied == "replication_noncausal_pooling is True in the trainer, False was asked for"
+    assert misapplied == "replication_noncausal_pooling is True in the trainer, False was requested"
     assert problem.startswith(
         f"landmark_design {design!r}: the prediction from 1 tokens depends on later ones"
     )
@@ -79,7 +79,7 @@ def test_pooling_over_later_tokens_is_named_unless_it_was_asked_for(
 def test_leak_within_chunks_is_found(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its borders lie on powers of two."""
+    """The probe finds a leak whose borders are at powers of two."""
 
     def by_chunk(_tokens: Tokens, x: torch.Tensor, **_: Any) -> torch.Tensor:
         chunks = x.view(len(x), -1, 8, x.shape[2])
@@ -97,7 +97,7 @@ def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> N
     other.adapter.config = seat.adapter.config
     assert (
         lab.problems(other)[0]
-        == "landmark_design is 'global' in the trainer, 'per_layer' was asked for"
+        == "landmark_design is 'global' in the trainer, 'per_layer' was requested"
     )
 
 
@@ -160,7 +160,7 @@ def test_setting_that_did_not_arrive_is_named(make_lab: Callable[..., Lab]) -> N
     lab = make_lab()
     seat = lab.seat()
     seat.optimizer.param_groups[0]["weight_decay"] = 0.5
-    assert lab.problems(seat) == ["weight_decay is 0.5 in the trainer, 0.0 was asked for"]
+    assert lab.problems(seat) == ["weight_decay is 0.5 in the trainer, 0.0 was requested"]
 
 
 def test_base_that_moves_is_named(make_lab: Callable[..., Lab]) -> None:

@@ -1,4 +1,4 @@
-"""The seat: schedule, boundary steps, curriculum, clipping, divergence, and the configuration read back."""
+"""Seats: schedule, boundary steps, curriculum, clipping, divergence, applied configuration."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, TrainingConfig
 from hylorada.data.batch_order import BatchOrder
+from hylorada.errors import Diverged
 from hylorada.training import seat as seat_module
-from hylorada.training.seat import Diverged, Seat, learning_rate_factor, update
+from hylorada.training.seat import Seat, learning_rate_factor, update
 
 MakeSeat = Callable[..., Seat]
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
@@ -68,7 +69,10 @@ def _bits(seat: Seat) -> list[torch.Tensor]:
     ("max_steps", "warmup_ratio"), [(40, 0.0), (40, 0.1), (37, 0.05), (10, 0.5), (8, 1.0), (1, 0.0)]
 )
 def test_schedule_is_that_of_transformers(kind: str, max_steps: int, warmup_ratio: float) -> None:
-    """After the warm-up equal; within it one step ahead, as transformers' first step has learning rate 0."""
+    """The schedule equals that of transformers after the warm-up, and is one step ahead within.
+
+    The first step of transformers has learning rate 0.
+    """
     training = TrainingConfig(
         max_steps=max_steps, warmup_ratio=warmup_ratio, lr_scheduler_type=kind
     )  # type: ignore[arg-type]
@@ -312,7 +316,7 @@ def _adamw_as_on_a_gpu(groups: Sequence[seat_module.Group], device_scalars: torc
 def test_update_of_many_seats_is_that_of_torchs_adamw(
     make_seat: MakeSeat, as_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unequal shapes, rates, betas and steps side by side; torch clips and steps each adapter's copy alone."""
+    """Unequal shapes, rates, betas and steps in one update equal torch's own clipping and steps."""
     if as_on == "gpu":
         monkeypatch.setattr(seat_module, "_adamw", _adamw_as_on_a_gpu)
         monkeypatch.setattr(seat_module, "_compiled_step", lambda: seat_module._step)
@@ -351,7 +355,7 @@ def test_update_of_many_seats_is_that_of_torchs_adamw(
                 optimizer.step()
             elif (
                 step == 2
-            ):  # one seat diverges and stays as it is, also when its gradients come back
+            ):  # one seat diverges and stays unchanged, even when its gradients are finite again
                 _gradient(next(seat.adapter.parameters())).fill_(math.nan)
         results = update(seats, torch.ones(4)).result()
         assert [isinstance(r, Diverged) for r in results] == [

@@ -22,15 +22,15 @@ MakeConfig = Callable[..., HyLoRADAConfig]
 Scramble = Callable[..., Adapter]
 
 
-def _close(found: Evaluation, expected: Evaluation, rel: float) -> None:
-    np.testing.assert_allclose(found.block_nll, expected.block_nll, rtol=rel)
-    np.testing.assert_allclose(found.bin_nll, expected.bin_nll, rtol=rel)
-    assert found.bin_tokens.tolist() == expected.bin_tokens.tolist()
-    assert found.num_bytes == expected.num_bytes
+def _close(evaluation: Evaluation, expected: Evaluation, rel: float) -> None:
+    np.testing.assert_allclose(evaluation.block_nll, expected.block_nll, rtol=rel)
+    np.testing.assert_allclose(evaluation.bin_nll, expected.bin_nll, rtol=rel)
+    assert evaluation.bin_tokens.tolist() == expected.bin_tokens.tolist()
+    assert evaluation.num_bytes == expected.num_bytes
 
 
 def _adapters(base: PreTrainedModel, make_config: MakeConfig, scramble: Scramble) -> list[Adapter]:
-    """Three adapters, the middle one of another rank; dropout in all."""
+    """Build three adapters with dropout, the middle one of another rank."""
     learnable = {"r": 3, "landmark_bucketing": "learnable"}
     changes: list[dict[str, Any]] = [{"r": 2}, learnable, {"r": 2, "position_bias": False}]
     return [
@@ -47,8 +47,10 @@ def test_evaluation_does_not_depend_on_rows_or_company(
     alone = [evaluate(pack, [a], blocks, rows=1)[0] for a in adapters]
     assert len({round(e.nll, 3) for e in alone}) == 3
     for rows in (5, 64):
-        for found, expected in zip(evaluate(pack, adapters, blocks, rows=rows), alone, strict=True):
-            _close(found, expected, 1e-6)
+        for evaluation, expected in zip(
+            evaluate(pack, adapters, blocks, rows=rows), alone, strict=True
+        ):
+            _close(evaluation, expected, 1e-6)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
@@ -60,49 +62,55 @@ def test_evaluation_equals_the_models_built_in_loss(
     ids = torch.from_numpy(blocks.input_ids).long()
     with torch.no_grad():
         expected = model(ids, labels=ids).loss.item()
-    (found,) = evaluate(Pack(model.base), [model.adapter], blocks)
-    assert found.nll == pytest.approx(expected, rel=1e-6)
-    assert found.tokens == 24 * 15
-    assert found.num_bytes == blocks.num_bytes.sum()
+    (evaluation,) = evaluate(Pack(model.base), [model.adapter], blocks)
+    assert evaluation.nll == pytest.approx(expected, rel=1e-6)
+    assert evaluation.tokens == 24 * 15
+    assert evaluation.num_bytes == blocks.num_bytes.sum()
 
 
 def test_no_adapter_evaluates_the_base(make_base: MakeBase, blocks: Blocks) -> None:
     base = make_base("gpt2")
     ids = torch.from_numpy(blocks.input_ids).long()
-    (found,) = evaluate(Pack(base), [], blocks, rows=5)
+    (evaluation,) = evaluate(Pack(base), [], blocks, rows=5)
     with torch.no_grad():
-        assert found.nll == pytest.approx(base(ids, labels=ids).loss.item(), rel=1e-6)
+        assert evaluation.nll == pytest.approx(base(ids, labels=ids).loss.item(), rel=1e-6)
 
 
 def test_bf16_base_sums_in_fp64(make_base: MakeBase, blocks: Blocks) -> None:
     base = make_base("llama", torch.bfloat16)
-    (found,) = evaluate(Pack(base), [], blocks, rows=24)
+    (evaluation,) = evaluate(Pack(base), [], blocks, rows=24)
     ids = torch.from_numpy(blocks.input_ids).long()
     with torch.no_grad():
         log_p = base(ids).logits[:, :-1].float().log_softmax(-1)
     expected = -log_p.gather(2, ids[:, 1:, None]).squeeze(2).double().numpy()
-    np.testing.assert_allclose(found.block_nll, expected.sum(axis=1), rtol=1e-6)
-    assert found.block_nll.dtype == found.bin_nll.dtype == np.float64
+    np.testing.assert_allclose(evaluation.block_nll, expected.sum(axis=1), rtol=1e-6)
+    assert evaluation.block_nll.dtype == evaluation.bin_nll.dtype == np.float64
 
 
 def test_model_that_knows_the_next_token_has_no_loss() -> None:
-    """Logits favour current id + 1; were labels shifted twice the loss would be large."""
+    """Logits favour the current id + 1; with labels shifted twice the loss would be large."""
     with torch.random.fork_rng(devices=[]):
         base = GPT2LMHeadModel(
             GPT2Config(
-                vocab_size=16, n_embd=16, n_layer=1, n_head=2, n_positions=8, tie_word_embeddings=False,
-                bos_token_id=0, eos_token_id=0,
+                vocab_size=16,
+                n_embd=16,
+                n_layer=1,
+                n_head=2,
+                n_positions=8,
+                tie_word_embeddings=False,
+                bos_token_id=0,
+                eos_token_id=0,
             )
-        )  # fmt: skip
+        )
     for parameter in base.transformer.h.parameters():
         torch.nn.init.zeros_(parameter)
     base.transformer.wte.weight.data.copy_(torch.eye(16))
     torch.nn.init.zeros_(base.transformer.wpe.weight)
     base.lm_head.weight.data.copy_(20 * torch.eye(16).roll(1, dims=0))
     counting = Blocks(np.arange(8, dtype=np.int32)[None], np.array([7]), 0, "")
-    (found,) = evaluate(Pack(base), [], counting)
-    assert found.nll < 1e-6
-    assert found.tokens == 7
+    (evaluation,) = evaluate(Pack(base), [], counting)
+    assert evaluation.nll < 1e-6
+    assert evaluation.tokens == 7
 
 
 def test_evaluation_leaves_training_as_it_was(
@@ -118,12 +126,12 @@ def test_evaluation_leaves_training_as_it_was(
         seat = Seat(
             Adapter(base, make_config(lora_dropout=0.2), seed=0), training, BatchOrder(24, 2, 0)
         )
-        found: list[object] = []
+        outcomes: list[object] = []
         for _ in range(6):
-            found.append(train_step(pack, {"a": seat}, token_blocks)["a"])
+            outcomes.append(train_step(pack, {"a": seat}, token_blocks)["a"])
             if evaluated:
                 evaluate(pack, [seat.adapter], blocks)
-        return found
+        return outcomes
 
     assert losses(True) == losses(False)
 
@@ -149,7 +157,7 @@ def test_step_sees_the_batch_of_its_place_in_the_order(
 def test_training_equals_a_plain_loop(
     make_base: MakeBase, make_config: MakeConfig, token_blocks: npt.NDArray[np.int32]
 ) -> None:
-    """Model, loss, penalty, clipping, schedule and AdamW written out with torch's own parts."""
+    """A step equals model, loss, penalty, clipping, schedule and AdamW made of torch's parts."""
     config = make_config(
         landmark_bucketing="learnable", boundary_repulsion=0.5, boundary_lr_scale=5.0
     )

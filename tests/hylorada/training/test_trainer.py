@@ -1,4 +1,4 @@
-"""Under transformers' Trainer: its losses are those of the model, and it goes on from its checkpoints bit for bit."""
+"""transformers' Trainer reports the model's losses and resumes bit for bit from checkpoints."""
 
 import math
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def _by_hand(model: HyLoRADAModel) -> float:
 
 @pytest.mark.parametrize(
     "family", ["llama", "gpt2", "gpt_neox"]
-)  # transformers knows no loss of GPT-2's class by name
+)  # transformers has no loss under the name of GPT-2's class
 def test_losses_fall_and_are_those_of_the_model(
     make_model: MakeModel, tmp_path: Path, family: str
 ) -> None:
@@ -69,9 +69,9 @@ def test_losses_fall_and_are_those_of_the_model(
     assert trainer.evaluate()["eval_loss"] == pytest.approx(_by_hand(model), rel=1e-5)
     at_start = _by_hand(model)
     trainer.train()
-    found = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-    assert found[-1] == pytest.approx(_by_hand(model), rel=1e-5)
-    assert found[-1] < at_start
+    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert losses[-1] == pytest.approx(_by_hand(model), rel=1e-5)
+    assert losses[-1] < at_start
     assert all(
         torch.equal(before[name], tensor) for name, tensor in model.base.state_dict().items()
     )
@@ -80,7 +80,7 @@ def test_losses_fall_and_are_those_of_the_model(
 def test_label_smoothing_and_noise_on_embeddings_are_those_of_other_models(
     make: Callable[[], HyLoRADAModel], tmp_path: Path
 ) -> None:
-    """Trainer asks a model for its name before it shifts the labels, and for its embeddings."""
+    """Trainer reads the name of a model before it shifts the labels, and its embeddings."""
     model = make()
     trainer = _trainer(model, tmp_path, label_smoothing_factor=1e-9, neftune_noise_alpha=5.0)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(_by_hand(model), rel=1e-5)
@@ -113,7 +113,7 @@ def test_checkpoint_holds_the_adapter_alone(
     beside = {
         "_extra_state",
         "hylorada_config",
-    }  # its dropout stream, and what it takes to make it again
+    }  # the dropout stream and the description of the adapter
     assert saved.keys() == {f"adapter.{name}" for name in model.adapter.state_dict()} | beside
 
 
@@ -127,7 +127,7 @@ def test_activation_checkpointing_gives_the_same_run(
         lambda *_: counts.append(1)
     )
     _trainer(saving, tmp_path / "2", activation_checkpointing=True, eval_strategy="no").train()
-    assert len(counts) == 2 * _STEPS  # each forward once more in its backward
+    assert len(counts) == 2 * _STEPS  # each forward pass runs once more in the backward pass
     for one, other in zip(plain.adapter.parameters(), saving.adapter.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
@@ -155,11 +155,13 @@ def test_state_without_a_base_leaves_that_of_another_model_alone(
         for parameter in other.base.parameters():
             parameter.mul_(1.01)
     weights = {name: tensor.clone() for name, tensor in other.base.state_dict().items()}
-    wrapped = nn.ModuleDict({"a": trained, "b": nn.Linear(2, 2)})  # as part of a larger module too
+    wrapped = nn.ModuleDict(
+        {"a": trained, "b": nn.Linear(2, 2)}
+    )  # it is restored as a part of a larger module, too
     state = wrapped.state_dict()
     assert not any(".base." in name for name in state)
     taking = nn.ModuleDict({"a": other, "b": nn.Linear(2, 2)})
-    taking.load_state_dict(state)  # strictly
+    taking.load_state_dict(state)  # `strict` is the default
     for one, two in zip(trained.adapter.parameters(), other.adapter.parameters(), strict=True):
         assert torch.equal(one, two)
     assert all(

@@ -71,7 +71,7 @@ def refused(
 ) -> Callable[..., str]:
     """Runs a command that can't run; what it says."""
     monkeypatch.chdir(tmp_path)
-    for module in ("_bases", "_hub_text"):
+    for module in ("base_models.finding", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
 
     def run(*arguments: str) -> str:

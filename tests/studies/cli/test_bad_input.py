@@ -38,7 +38,7 @@ Cli = Callable[..., _Answer]
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("_bases", "_hub_text"):
+    for module in ("base_models.finding", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
 
 

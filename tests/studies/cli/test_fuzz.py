@@ -49,7 +49,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(study, options)
         raise _Starts
 
-    for module in ("_bases", "_hub_text"):
+    for module in ("base_models.finding", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
     monkeypatch.setattr("studies.runner.run.run_study", start)
     (tmp_path / "empty").mkdir()

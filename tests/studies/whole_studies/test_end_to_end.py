@@ -60,7 +60,7 @@ def test_run_decides_automatic_bucketing(finished: FinishedStudy) -> None:
     results = read_results(finished.folder / "results.json")
     main = next(c for c in results.comparisons if (c.arm, c.reference) == ("learnable", "fixed"))
     config = HyLoRADAConfig(landmark_bucketing="auto", bucketing_study=str(finished.folder))
-    assert config.landmark_bucketing == (
+    assert config.resolved().landmark_bucketing == (
         "learnable" if main.p_holm < 0.05 and main.high < 0 else "fixed"
     )
 
