@@ -23,7 +23,7 @@ from studies import learnable_bucketing
 from studies.cli import commands
 from studies.cli.main import main
 from studies.engine.limits import check_limits
-from studies.process.environment import _LOCK, _UNSEEN, short_folder
+from studies.process.environment import _LOCK, _NEW_LOCK, short_folder
 from studies.process.options import Options
 from studies.process.signals import interrupt, on_end, restore
 from studies.runner.run import _is_evident
@@ -56,7 +56,7 @@ def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fcntl, "flock", note)
     folder = short_folder()
     names = [path.name for path in locked if path.parent == folder]
-    assert (names[-1], _LOCK in names) == (_UNSEEN, False)
+    assert (names[-1], _LOCK in names) == (_NEW_LOCK, False)
     with pytest.raises(Timeout, match=_LOCK):
         FileLock(folder / _LOCK, timeout=0).acquire()
     shutil.rmtree(folder)
