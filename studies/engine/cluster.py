@@ -1,4 +1,4 @@
-"""Ray for the length of a study: the devices of this machine or of a cluster, and a host on each."""
+"""Ray for the length of a study: the devices of this machine or a cluster, and a host on each."""
 
 import math
 import uuid
@@ -99,7 +99,7 @@ class Cluster:
         return int(self._call_host("find_seats", batch_size))
 
     def _call_host(self, method: str, *arguments: Any) -> Any:
-        """Call a method of any host and return its result; a host that dies meanwhile is replaced."""
+        """Call a method of any host and return its result; replace a host that dies meanwhile."""
         number, lost, cause = None, None, None
         for attempt in range(HOST_TRIES):
             nodes = wait_for(lambda: nodes_with(self._kind), 60)
@@ -189,7 +189,7 @@ class Cluster:
         stop_ray(self._address)
 
     def leave(self) -> None:
-        """Stop the hosts on the calling program's Ray, which keeps running; any other Ray stops them itself."""
+        """Stop the hosts on the calling program's Ray; any other Ray stops them at its own end."""
         if is_theirs():
             for host in ray.get(self._registry.hosts.remote()):
                 ray.kill(host)

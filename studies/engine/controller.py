@@ -28,8 +28,8 @@ class Controller(TuneController):
 
     Tune's own controller keeps one idle actor when no trial waits. It also gives that actor to a
     trial whose own actor is still starting, and stops the starting one. When trials end faster than
-    actors start, every end cancels the start before it, and a seat stays empty for good: 7 of 8 were
-    observed at work. This controller lets every starting actor start and keeps all idle ones.
+    actors start, every end cancels the start before it, and a seat stays empty for good: 7 of 8
+    were observed at work. This controller lets every starting actor start and keeps all idle ones.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

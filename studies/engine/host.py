@@ -1,7 +1,7 @@
-"""The host: the actor that owns the packs of one device, and the registry that makes one host for each device.
+"""The actor that owns the packs of one device (the host), and the registry of all hosts.
 
-Trials call a host's ``advance``. The host steps all waiting trials in one pass, admits new trials at
-every step, and waits a moment for trials that have just reported, so that the pack stays full.
+Trials call a host's ``advance``. The host steps all waiting trials in one pass, admits new trials
+at every step, and waits a moment for trials that have just reported, so that the pack stays full.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class Host:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
         make = getattr(importlib.import_module(module), name)  # only the host imports torch
-        # Only one thread computes: on a CPU, a second team of OpenMP threads would halve the speed of
-        # both.
+        # Only one thread computes: on a CPU, a second team of OpenMP threads would halve the speed
+        # of both.
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
         self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
@@ -154,7 +154,7 @@ class Host:
         *arguments: Any,
         thread: ThreadPoolExecutor | None = None,
     ) -> Result:
-        """Return the function's result; by default it runs in the thread of the passes, between two."""
+        """Return a function's result; by default it runs between two passes, in their thread."""
         if self._gone:
             raise HostGone
         try:
@@ -301,8 +301,8 @@ class Registry:
     """The actor that makes a host for each device on demand, and a new one when it has died.
 
     Args:
-        engine: arguments of every host's engine. A key ``engine`` with ``module:Class`` replaces the
-            default engine class.
+        engine: arguments of every host's engine. A key ``engine`` with ``module:Class`` replaces
+            the default engine class.
         text_key: key in Ray's internal key-value store under which hosts find the text, as soon as
             the driver has it.
         gate: check for nodes that join later; None where no node can join.

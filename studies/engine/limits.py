@@ -1,4 +1,4 @@
-"""Limits of this machine that a private Ray needs raised; without this check it hangs or fails silently."""
+"""Checks of this machine's limits, without which a private Ray would hang or fail silently."""
 
 import os
 import resource
@@ -54,7 +54,7 @@ def _limit_problems() -> list[str]:
 
 
 def _object_store() -> int:
-    """Return the size of Ray's object store in bytes: a share of memory, at most all shared memory."""
+    """Return the bytes of Ray's object store: a share of memory, at most all shared memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else memory
     return int(min(_SHARE * memory, shared))

@@ -1,5 +1,6 @@
-"""The nodes of a joined cluster: which of them train, and whether each sees the storage and runs the same code.
+"""The nodes of a joined cluster: which of them train, and the checks that they must pass.
 
+The checks compare the code and the packages, and whether the node sees the storage and the base.
 A node that doesn't fit is reported before anything is trained, not by the first trial placed on it.
 """
 
@@ -33,7 +34,7 @@ def nodes_with(kind: str) -> list[Node]:
 
 
 def training_nodes() -> list[Node]:
-    """Return the nodes that trials run on: those with a GPU if any has one, else those with CPUs."""
+    """Return the nodes that run trials: those with a GPU if any has one, else those with CPUs."""
     return nodes_with("GPU") or nodes_with("CPU")
 
 
@@ -172,7 +173,7 @@ def _ask(node: Node, question: _Question) -> Any:
 
 
 def _look(question: _Question) -> dict[str, Any]:
-    """Return what this node sees, and write an answer file into the shared folder; runs on the node."""
+    """Write an answer file into the shared folder, and return what this node sees."""
     visible = _appears(Path(question.place, _QUESTION), question.token, question.patience)
     refused = ""
     if visible:
@@ -217,7 +218,7 @@ def _version_problems(node: Node, theirs: Mapping[str, str]) -> list[str]:
 
 
 def _versions() -> dict[str, str]:
-    """Return package versions without the build suffix, such as ``+cpu``: a driver needs no CUDA."""
+    """Return versions without a build suffix such as ``+cpu``, because a driver needs no CUDA."""
     return {
         **{k: v.partition("+")[0] for k, v in package_versions().items()},
         "code": code_digest(),

@@ -165,7 +165,7 @@ class Engine:
     def _read(
         self, started: Any, seated: Mapping[str, Occupant]
     ) -> dict[str, Report | Exception | None]:
-        """Read the losses of a step into the seats, and return a result for each trial that it ended."""
+        """Read the losses of a step, and return a result for each trial that the step has ended."""
         ended: dict[str, Report | Exception | None] = {}
         for name, loss in read_step(started).items():
             occupant = seated[name]
@@ -239,7 +239,7 @@ class Engine:
         return dict(zip(due, self._io.map(save, due, evaluations), strict=True))
 
     def _evaluate_last(self, ending: Mapping[str, Occupant]) -> dict[str, Evaluation]:
-        """Evaluate the trials that end here on the last split of each, those with the same split together."""
+        """Evaluate ending trials on the last split of each, those with the same split together."""
         by_name: dict[str, Evaluation] = {}
         for split in dict.fromkeys(o.job.last_split for o in ending.values() if o.job.last_split):
             members = {n: o.seat.adapter for n, o in ending.items() if o.job.last_split == split}

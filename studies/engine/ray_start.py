@@ -1,4 +1,4 @@
-"""Starting and stopping Ray: a private one on this machine, a joined cluster, or the calling program's own."""
+"""Starting and stopping Ray: a private one, a joined cluster, or the calling program's own."""
 
 import os
 import signal
@@ -52,12 +52,13 @@ class Watch:
 
     Without it Ray would end this process with exit code 1 sooner or later. The exception is raised
     again every second until :meth:`stop`, because a library may swallow it. A call of Ray's that
-    waits for its dead head lets no exception through; ``give_up`` then ends the process, which loses
-    nothing: all state is on disk at any time.
+    waits for its dead head lets no exception through; ``give_up`` then ends the process, which
+    loses nothing: all state is on disk at any time.
 
     Args:
         gone: returns what has died, or None while nothing has.
-        give_up: called with the reason every second once 10 seconds have passed without :meth:`stop`.
+        give_up: called with the reason every second once 10 seconds have passed without
+            :meth:`stop`.
     """
 
     def __init__(self, gone: Callable[[], str | None], give_up: Callable[[str], None]) -> None:
@@ -91,7 +92,7 @@ class Watch:
 
 
 def _end_at_once(reason: str) -> None:
-    """End a private Ray and this process, with the message that a :class:`StudyStopped` would print."""
+    """End a private Ray and this process, with the message that a `StudyStopped` would print."""
     node: Any = ray._private.worker._global_node
     own = [info.process.pid for processes in node.all_processes.values() for info in processes]
     for pid in own:
@@ -115,7 +116,7 @@ def _ignore(_: str) -> None:
 
 
 def start_ray(address: str | None, workspace: Path) -> None:
-    """Join a cluster, or start a private Ray with its files in ``workspace``; use a Ray that already runs.
+    """Join a cluster or start a private Ray with its files in ``workspace``, unless a Ray runs.
 
     Raises:
         InputError: Ray can't be reached.
@@ -137,8 +138,8 @@ def _initialize(address: str | None, workspace: Path) -> None:
         raylet: Any = ray._raylet
         if raylet.get_authentication_mode() == 0:  # Ray reads its settings when it is imported
             raise InputError(
-                "this program has imported ray, so a private Ray could not be closed to others; "
-                "call ray.init() first, and the study runs on that Ray, or import ray after the study"
+                "this program has imported ray, so a private Ray could not be closed to others; call "
+                "ray.init() first, and the study runs on that Ray, or import ray after the study"
             )
         options |= {
             "address": "local",
@@ -160,7 +161,7 @@ def _initialize(address: str | None, workspace: Path) -> None:
 
 
 def _start_watch() -> None:
-    """Report deaths of Ray's own processes in our words, and silence Ray's until :func:`stop_ray`."""
+    """Report deaths of Ray's processes in our words, and keep Ray itself off stdout until its end."""
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
     if threading.current_thread() is threading.main_thread():  # signals reach no other thread
@@ -210,7 +211,7 @@ class _Deaths:
 
 @contextmanager
 def _own_start() -> Iterator[None]:
-    """Hold back signals in every thread: if any takes SIGTERM while Ray starts, Ray exits half-way."""
+    """Hold back signals in every thread: Ray exits half-way if any takes SIGTERM during its start."""
     internals = ray._private.utils
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
     try:

@@ -1,4 +1,4 @@
-"""The trainable that Ray Tune schedules: it imports no torch and only exchanges messages with its host."""
+"""The trainable that Ray Tune schedules: it imports no torch and only calls its host."""
 
 import json
 import time
@@ -65,7 +65,8 @@ class Trial(tune.Trainable):
             try:
                 report = self._next_report()
             except ray.exceptions.ActorUnavailableError:
-                # The host is out of reach for a moment. Treating it as dead would make a second one.
+                # The host is out of reach for a moment. Treating it as dead would make a second
+                # one.
                 time.sleep(1)
                 self._token = ""
             except ray.exceptions.RayActorError as error:
@@ -134,7 +135,7 @@ def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
 
 
 def _described(error: Exception) -> str:
-    """Return an exception raised on the host as JSON: one line as ``reason``, and the ``traceback``."""
+    """Return an exception raised on the host as JSON with a ``reason`` and a ``traceback``."""
     cause = own(error)
     lines = str(cause).strip().splitlines() or [""]
     reason = f"{type(cause).__name__}: {lines[0]}"

@@ -1,4 +1,4 @@
-"""The loop that schedules a source's jobs with Ray Tune and passes their reports back to the source."""
+"""The loop that schedules a source's jobs with Ray Tune and passes their reports back."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class _Local:
-    """An object without pickled state: Tune pickles its searcher and scheduler, but never loads them."""
+    """An object pickled without state: Tune pickles searcher and scheduler but never loads them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -89,8 +89,8 @@ class _Proposer(_Local, Searcher):
     ) -> None:
         """Free the trial's slot; the judge has already handled its end.
 
-        Tune gives up a trial whose process dies before the trial has started in it, which can happen
-        to an idle process kept for reuse. Such a job is suggested again before all others.
+        Tune gives up a trial whose process dies before the trial has started in it, which can
+        happen to an idle process kept for reuse. Such a job is suggested again before all others.
         """
         job_and_step, self._waits = self._live.pop(trial_id, None), False
         if error and job_and_step is not None:
@@ -107,9 +107,10 @@ class _Judge(_Local, FIFOScheduler):
     """A Tune scheduler that passes reports to the source and its decisions to Tune.
 
     Attributes:
-        fault: first exception of the driver's own work, or one that stops the study. It is kept, not
-            raised: Tune would blame the trial and try again; :class:`_Stopper` ends the run.
-        resetting: Tune's trials that wait for an idle process to take over; the controller's own set.
+        fault: first exception of the driver's own work, or one that stops the study. It is kept,
+            not raised: Tune would blame the trial and try again; :class:`_Stopper` ends the run.
+        resetting: Tune's trials that wait for an idle process to take over; the controller's own
+            set.
     """
 
     resetting: Collection[RayTrial] = ()
@@ -138,7 +139,7 @@ class _Judge(_Local, FIFOScheduler):
         trial._default_result_or_future = None  # a result that Tune has fetched from the process
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Handle the death of a trial's process, which Tune restarts; trials themselves don't raise.
+        """Handle the death of a trial's process, which Tune restarts; trials don't raise by design.
 
         The death of an idle process that had not yet taken the trial over doesn't count.
         """
@@ -252,8 +253,8 @@ class Slots:
 
     Args:
         resources: resources that each trial requests.
-        waiting: number of trials that may wait. On a cluster it is 1, which makes an autoscaler add a
-            node. On a private Ray it is 0, and the one node is counted only once.
+        waiting: number of trials that may wait. On a cluster it is 1, which makes an autoscaler add
+            a node. On a private Ray it is 0, and the one node is counted only once.
     """
 
     def __init__(self, resources: Mapping[str, float], waiting: int) -> None:

@@ -39,7 +39,8 @@ _QUIET = {
 }
 
 
-# Ray makes its folder readable for everybody, so it gets one inside the workspace, which stays closed.
+# Ray makes its folder readable for everybody, so it gets one inside the workspace, which stays
+# closed.
 RAY_FILES = "r"
 _WORKSPACE = "hylo-"
 # Never delete a folder without this lock file unless Ray created it, even if its name matches.
@@ -67,7 +68,7 @@ def _set_defaults() -> None:
 
 @contextmanager
 def study_environment() -> Iterator[None]:
-    """Set the quiet defaults inside this context, and restore the caller's environment at its end."""
+    """Set the quiet defaults inside this context, and restore the caller's environment after it."""
     before = dict(os.environ)
     try:
         _set_defaults()
@@ -79,7 +80,7 @@ def study_environment() -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """Close a local Ray to others: its ports listen on loopback and need a token only this user can read."""
+    """Close a local Ray to others: ports on loopback, and a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"

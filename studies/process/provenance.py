@@ -14,7 +14,7 @@ _PACKAGES = ("hylorada", "torch", "transformers", "peft", "ray", "optuna", "mlfl
 
 
 def code_version() -> dict[str, str]:
-    """Return commit and dirty flag of this package's own source tree; empty for an installed wheel."""
+    """Return commit and dirty flag of this package's source tree; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}

@@ -20,8 +20,8 @@ def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
     """Call ``action`` with each signal that ends a process, except ignored ones, as under nohup.
 
     Returns:
-        The previous handlers, for :func:`restore`; empty outside the main thread, where Python can't
-        set any.
+        The previous handlers, for :func:`restore`; empty outside the main thread, where Python
+        can't set any.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -50,7 +50,7 @@ def interrupt(_: int) -> None:
 
 
 def ignore_ends() -> None:
-    """Ignore the signals while Python shuts down, unless Ray still runs, whose shutdown may hang."""
+    """Ignore the signals while Python shuts down, unless Ray still runs, whose end may hang."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         for number in _ENDS:
@@ -68,7 +68,7 @@ def _leave_terminal() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back the signals that end a process inside this context, and raise the first one afterwards.
+    """Hold back signals that end a process inside this context, and raise the first one after it.
 
     It protects work that must not be left half done. One case is not covered: SIGTERM taken by
     another thread in the moment in which Ray has set its own handler for it, or none.

@@ -1,4 +1,4 @@
-"""Text that any terminal can show: ASCII signs if its encoding needs them, control characters escaped."""
+"""Text that any terminal can show: ASCII signs where necessary, control characters escaped."""
 
 import codecs
 import os
@@ -51,7 +51,7 @@ def shown(text: str, encoding: str | None = None) -> str:
 
 
 def one_line(text: str, encoding: str | None = None) -> str:
-    """Return a text as :func:`shown` does, with line ends and tabs escaped too, for a table cell."""
+    """Return a text as `shown` does, with line ends and tabs escaped too, for a table cell."""
     return shown(text, encoding).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -139,7 +139,7 @@ def guard_streams() -> None:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Guard the streams as :func:`guard_streams` does inside this context, and restore them afterwards."""
+    """Guard the streams inside this context as `guard_streams` does, and restore them after it."""
     before = sys.stdout, sys.stderr
     guard_streams()
     try:
@@ -156,7 +156,7 @@ def guarded_streams() -> Iterator[None]:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard the pending output of a broken stream, which Python would try to flush again at its exit."""
+    """Discard a broken stream's pending output, which Python would flush again at its exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

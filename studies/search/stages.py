@@ -15,7 +15,7 @@ from studies.analysis.explanation import EXPLAIN_FILE
 from studies.analysis.results import Results, gather, read_results, write_results
 from studies.files.folder_files import read_json, write_atomically, write_json
 from studies.files.paths import database_path
-from studies.process.errors import StudyStopped
+from studies.process.errors import Interrupted, StudyStopped
 from studies.process.options import Options
 from studies.process.signals import on_end, restore
 from studies.reporting.html_report import write_html
@@ -49,10 +49,6 @@ class Opened:
     tracker: Tracker
     console: Console
     check: Callable[[], None]
-
-
-class Interrupted(KeyboardInterrupt):
-    """The process was asked to end (Ctrl-C, SIGTERM, its terminal closed)."""
 
 
 @contextmanager
