@@ -138,8 +138,9 @@ def _initialize(address: str | None, workspace: Path) -> None:
         raylet: Any = ray._raylet
         if raylet.get_authentication_mode() == 0:  # Ray reads its settings when it is imported
             raise InputError(
-                "this program has imported ray, so a private Ray could not be closed to others; call "
-                "ray.init() first, and the study runs on that Ray, or import ray after the study"
+                "this program has imported ray, so a private Ray could not be closed to others; "
+                "call ray.init() first, and the study runs on that Ray, or import ray after "
+                "the study"
             )
         options |= {
             "address": "local",
@@ -161,7 +162,7 @@ def _initialize(address: str | None, workspace: Path) -> None:
 
 
 def _start_watch() -> None:
-    """Report deaths of Ray's processes in our words, and keep Ray itself off stdout until its end."""
+    """Report deaths of Ray's processes in our words, and keep Ray itself off stdout."""
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
     if threading.current_thread() is threading.main_thread():  # signals reach no other thread
@@ -211,7 +212,7 @@ class _Deaths:
 
 @contextmanager
 def _own_start() -> Iterator[None]:
-    """Hold back signals in every thread: Ray exits half-way if any takes SIGTERM during its start."""
+    """Hold back signals in every thread: a SIGTERM in any of them would end Ray half-way."""
     internals = ray._private.utils
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
     try:

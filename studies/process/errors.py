@@ -100,7 +100,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def as_stop(error: BaseException) -> StudyStopped | None:
-    """Return the fault outside the study that caused an error, as a `StudyStopped`; None if none did.
+    """Return the outside fault that caused an error as a `StudyStopped`, or None.
 
     The whole chain of causes is searched.
     """

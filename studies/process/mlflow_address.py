@@ -42,5 +42,5 @@ def is_server(uri: str) -> bool:
 
 
 def is_database(uri: str) -> bool:
-    """Return whether MLflow's client opens a database itself, and thus also writes the artifacts."""
+    """Return whether MLflow's client opens a database itself, and so also writes the artifacts."""
     return uri.startswith(("sqlite:", "sqlite+pysqlite:", *DATABASES))

@@ -39,14 +39,15 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
         options: where to run.
         console: for the live panel and a few lines.
 
-    A program that has called ``ray.init()`` keeps its Ray: the study runs on it as on a cluster, and leaves it running.
+    A program that has called ``ray.init()`` keeps its Ray: the study runs on it as on a cluster,
+    and leaves it running.
 
     Returns:
         The results, which also lie in the study folder as ``results.json`` and ``report.html``.
 
     Raises:
-        InputError: bad input, before anything is written; or what the probe found (see :func:`hylorada.probe`), which
-            leaves a study without trials.
+        InputError: bad input, before anything is written; or what the probe found (see
+            :func:`hylorada.probe`), which leaves a study without trials.
         StudyStopped: storage, processes or machines don't let it go on; the state is saved.
         KeyboardInterrupt: the same, on the user's wish.
     """
@@ -71,7 +72,8 @@ def explain_study(
         request: which winner to explain.
 
     Returns:
-        The explanation, which also lies in the study folder as ``explain.json`` and in ``report.html``.
+        The explanation, which also lies in the study folder as ``explain.json`` and in
+        ``report.html``.
 
     Raises:
         InputError: bad input, before anything is trained.

@@ -1,4 +1,4 @@
-"""What a study trains on: Ray, started or joined when it is first needed."""
+"""The devices that a study trains on, with Ray started or joined when first needed."""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -56,7 +56,8 @@ def _ending_on_signals() -> Iterator[Callable[[], None]]:
     """Within it what asks to end raises :class:`Interrupted`.
 
     Yields:
-        A check that raises it again: an exception that comes up in some library's callback may be swallowed there.
+        A check that raises it again: an exception that comes up in some library's callback may be
+        swallowed there.
     """
     asked = []
     pool = logging.getLogger("sqlalchemy.pool")
@@ -169,7 +170,7 @@ def run_stages(opened: Opened, explain: Sequence[Record] = ()) -> Mapping[str, A
         panel = stack.enter_context(Panel(store, opened.console))
         ledger = Ledger(store, opened.tracker, panel)
         campaign = Campaign(ledger, explain)
-        if campaign.searches:
+        if campaign.is_searching:
             times = f"{study.searches} searches of " if study.searches > 1 else ""
             panel.say(
                 f"{study.name}: {times}{study.trials} trial{'s' * (study.trials > 1)} for each of "

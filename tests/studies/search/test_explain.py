@@ -361,8 +361,8 @@ def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        ({"arm": "fixd"}, "arm 'fixd' is none of study 'try'; did you mean 'fixed'"),
-        ({"arm": ""}, "arm '' is none of study 'try'"),
+        ({"arm": "fixd"}, "study 'try' has no arm 'fixd'; did you mean 'fixed'"),
+        ({"arm": ""}, "study 'try' has no arm ''"),
         (
             {"arm": "baseline"},
             "arm 'baseline' searches no parameter of its own.*arms that do: fixed",

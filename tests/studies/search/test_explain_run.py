@@ -187,7 +187,7 @@ def test_a_study_run_after_a_killed_explanation_leaves_nothing_open(
     [
         (
             ("--arm=lernable",),
-            "arm 'lernable' is none of study 'broken'; did you mean 'learnable'?",
+            "study 'broken' has no arm 'lernable'; did you mean 'learnable'?",
         ),
         (("--arm=baseline",), "arm 'baseline' searches no parameter of its own"),
         (("--search=3",), "search must be 0 to 0, got 3"),
