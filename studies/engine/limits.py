@@ -10,9 +10,7 @@ from hylorada import InputError
 _FREE = 50 * 2**20  # bytes of temporary files: logs, sockets and Tune's own files
 _FILES = 1024  # open files of one process
 _SHARE = 0.3  # of the memory, for Ray's object store
-_LIBRARIES = (
-    8 * 10**9
-)  # bytes of addresses that Ray's and PyTorch's libraries need beside the store
+_LIBRARIES = 8 * 10**9  # bytes of addresses for Ray's and PyTorch's libraries, beside the store
 
 
 def check_limits(root: Path) -> None:

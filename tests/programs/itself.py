@@ -1,8 +1,10 @@
-"""An arm against itself: how often a study finds a difference where there is none, and whether it finds a planted one.
+"""An arm against itself: how often studies report a false difference, and a planted true one.
 
-Two arms of one space are searched R times over in studies of many searches; each R of them are judged as one short
-study, for searches of one study share no seeds, data orders or proposals. A planted effect is added to the second arm's
-test losses. ``python tests/programs/itself.py --studies 40``
+Two arms of one space are searched in studies of many searches. Each R searches are judged as one
+short study, because searches of one study share no seeds, data orders or proposals. A planted
+effect is added to the second arm's test losses.
+
+Usage: ``python tests/programs/itself.py --studies 40``
 """
 
 import argparse
@@ -27,13 +29,13 @@ from studies.spec.study import Study
 from studies.statistics.comparison import Comparison, compare
 from studies.statistics.differences import Differences, paired
 
-SEARCHES = 3  # of each short study
-_AT_ONCE = 20  # short studies in one of the studies that are run
-PLANTED = 0.3  # %
+SEARCHES = 3  # searches of each short study
+_AT_ONCE = 20  # short studies in one study that is run
+PLANTED = 0.3  # planted effect in %
 
 
 def twins(matched: bool, studies: int, seed: int) -> Study:
-    """Return a study of as many searches as so many short studies need, of one arm under two names."""
+    """Return a study of one arm under two names, with the searches of this many short studies."""
     values = learnable_bucketing.STUDY
     common, arm = values["common"]["space"], values["arms"]["fixed"]
     if not matched:
@@ -45,7 +47,8 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
         "profile": [1.0],
         "seeds": 1,
     }
-    # so low a learning rate seldom wins; if the defaults did, both arms would be the same to the last bit
+    # Such a low learning rate seldom wins. If the defaults won, both arms would be equal to the
+    # last bit.
     defaults = {**values["defaults"], "max_steps": 24, "learning_rate": 5e-4}
     steps = {"eval_every": 8, "grace_steps": 8, "defaults": defaults}
     asked = {
@@ -59,7 +62,7 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
 
 
 def differences(study: Study, storage: Path) -> Iterator[Differences]:
-    """Run the study, and yield the differences of each short study in it."""
+    """Run a study, and yield the differences of each short study in it."""
     options = Options(storage=storage)
     run_study(study, options, Console(stderr=True))
     folder = options.study_folder(study.name)
@@ -74,7 +77,7 @@ def differences(study: Study, storage: Path) -> Iterator[Differences]:
 
 
 def planted(found: Differences, percent: float) -> Comparison:
-    """Compare the arms as if the second one's perplexity were higher by so much."""
+    """Compare the arms as if the second one's perplexity were higher by this effect."""
     shift = float(np.log1p(percent / 100))
     (result,) = compare([replace(found, by_search=tuple(d + shift for d in found.by_search))])
     return result

@@ -1,4 +1,4 @@
-"""The benchmark: its rows on a toy base, the figures that follow from them, and bad options. No timing is asserted."""
+"""The benchmark: rows on a toy base, their figures, and bad options. No timing is asserted."""
 
 import io
 import json
@@ -50,7 +50,7 @@ pytestmark = [
 def measured(
     toy_model: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
-    """All rows that need no Ray, as JSON, and the file of the profile."""
+    """Return all rows that need no Ray, as JSON, and the file of the profile."""
     folder = tmp_path_factory.mktemp("bench")
     done = run_cli(
         "bench",
@@ -69,7 +69,7 @@ def measured(
 def refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """Runs a command that can't run; what it says."""
+    """Return a function that runs a refused command and returns its messages."""
     monkeypatch.chdir(tmp_path)
     for module in ("_bases", "_hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
@@ -149,7 +149,7 @@ def test_every_landmark_design_is_compared() -> None:
 
 @pytest.fixture
 def designs() -> Bench:
-    """Three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
+    """Return three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
     rows = [
         Row(
             name=f"pack of {k}",

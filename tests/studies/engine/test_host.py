@@ -1,4 +1,4 @@
-"""What a host does when a pass fails as a whole or its device is lost: real Ray, with an engine that fails as told."""
+"""A real host on Ray whose passes fail as a whole or whose device is lost, with a fake engine."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def test_trial_that_costs_each_host_its_device_fails_alone(tmp_path: Path) -> No
 
 
 def test_trial_whose_waiting_process_dies_is_not_overtaken(tmp_path: Path) -> None:
-    """Tune gives such a trial up; what is proposed after it must be so in the knowledge of how it ended."""
+    """Tune gives such a trial up; later proposals must still take its result into account."""
     found = _run("never", tmp_path, seats=1, how="kill")
     assert found["ended"] == ["a", "b", "c"]
     whole = list(REPORTS)
@@ -58,7 +58,7 @@ def test_trial_that_waits_for_others_to_end_is_given_then(tmp_path: Path) -> Non
 
 
 def test_every_seat_is_taken_where_trials_end_faster_than_processes_start(tmp_path: Path) -> None:
-    """Tune alone would end, with each trial, the process that is starting for the next."""
+    """Tune itself would end the process that is starting for the next trial with each trial."""
     found = _run("never", tmp_path, seats=4, how="many")
     assert found["processes"] == 4
     assert len(found["told"]) < 1000

@@ -1,4 +1,4 @@
-"""The engine goes on from a trial's own checkpoint and from no other."""
+"""The engine resumes from a trial's own checkpoint and from no other."""
 
 import shutil
 from dataclasses import replace
@@ -43,7 +43,7 @@ def make_job(folder: Path, **changes: Any) -> Job:
 
 @pytest.fixture
 def trained(engine: Engine, tmp_path: Path) -> Job:
-    """A trial that has reported at step 2; its checkpoint lies in its folder."""
+    """Train a trial until its report at step 2, which leaves a checkpoint in its folder."""
     job = make_job(tmp_path / "fixed-0000")
     engine.attach(engine.build(job))
     for _ in range(2):

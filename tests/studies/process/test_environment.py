@@ -1,4 +1,4 @@
-"""What a study does to its surroundings: its workspace, and when Ray starts."""
+"""The workspace of a study, its environment, and when Ray starts."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
 
 
 def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that starts in that moment would take the folder for one that was left."""
+    """Another process that starts in that moment would remove the folder as a leftover."""
     locked: list[Path] = []
     flock = fcntl.flock
 

@@ -1,4 +1,4 @@
-"""`hylorada evaluate`: what it refuses, and what it takes from an exported adapter's record."""
+"""`hylorada evaluate`: its refusals, and the values that it takes from an exported adapter."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from studies.runner.inputs import Material
 
 
 def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) -> None:
-    """In one line, after what was read of the text, and nothing else."""
+    """Return the one line of a refusal, after the description of the text."""
     assert main(["evaluate", *arguments]) == 2
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if not line.startswith("hylorada: text ")]
@@ -31,7 +31,7 @@ def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) 
 def _with_weights(
     model: str, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> Path:
-    """A copy of a base with other weights."""
+    """Return a copy of a base with other weights."""
     shutil.copytree(model, folder)
     path = folder / "model.safetensors"
     save_file(change(load_file(path)), path, {"format": "pt"})

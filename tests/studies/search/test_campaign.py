@@ -1,4 +1,4 @@
-"""The two stages: who trains next, what ends a trial, and what a restart finds; with a real store, MLflow recorded."""
+"""The stages: which trial comes next, what ends a trial, and how a restart resumes."""
 
 import time
 from typing import Any
@@ -164,7 +164,7 @@ def test_search_does_not_repeat_a_finished_study(folder: Folder) -> None:
 
 
 def _loss(name: str) -> float:
-    """Each arm's second trial is its best."""
+    """Return a loss that makes each arm's second trial its best."""
     return {"0000": 3.0, "0001": 2.0, "0002": 1.0}[name.split("-")[1]]
 
 

@@ -1,4 +1,4 @@
-"""What explains a winner: which runs it takes, what their losses say, and what can't be explained."""
+"""The explanation of a winner: its runs, what follows from their losses, and refused requests."""
 
 import json
 import math
@@ -53,7 +53,7 @@ Loss = Callable[[Job], Any]
 
 
 def finish(folder: Folder, **changes: Any) -> Ledger:
-    """Run a study whose winner has 16 landmarks."""
+    """Run a study whose winner has 16 landmarks, and return its ledger."""
     ledger = folder.open(**SETTINGS | changes)
     train_all(
         Campaign(ledger),
@@ -102,12 +102,12 @@ def explain(ledger: Ledger, loss: Loss, **request: Any) -> Explanation:
 
 
 def noise(job: Job) -> Any:
-    """Noise of the text, which all runs share, and of the seed, which all runs of a seed share."""
+    """Return noise of the text, shared by all runs, and of the seed, shared by its runs."""
     return np.random.default_rng(0).normal(3, 0.3, _BLOCKS) + 0.02 * int(job.name[-2:])
 
 
 def by_landmarks(job: Job) -> Any:
-    """4 landmarks more make PPL e^-0.01 times as large; nothing else matters."""
+    """Return losses in which 4 more landmarks multiply PPL by e^-0.01 and nothing else matters."""
     return noise(job) - 0.01 * job.adapter["num_landmarks"] / 4
 
 
@@ -144,9 +144,8 @@ def test_all_configurations_share_seeds_that_no_other_stage_has(folder: Folder) 
         (n, *s) for n, s in enumerate(seeds)
     }
     assert not {r.seed for r in records} & {r.seed for r in ledger.store.records.values()}
-    assert [r.number for r in records] == sorted(
-        r.number for r in records
-    )  # broken off, whole pairs are there
+    # Seed by seed, so that an interrupted stage has whole pairs.
+    assert [r.number for r in records] == sorted(r.number for r in records)
 
 
 def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folder) -> None:
@@ -170,7 +169,7 @@ def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folde
         (171, 20, True),
         (172, 40, False),
         (None, 40, False),
-    ],  # of 191; 19 left are too few
+    ],  # of 191 blocks; 19 left are too few
 )
 def test_explain_runs_are_evaluated_on_blocks_that_the_search_has_not_seen(
     eval_blocks: int | None, blocks: int, unseen: bool, toy_model: str, tmp_path: Path
@@ -219,7 +218,7 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
 
 
 def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
-    """One block part of zero, for all runs share the blocks: the interval is Student's t over three seeds."""
+    """All runs share the blocks, so the interval is Student's t over three seeds."""
     shifts = [0.002, -0.001, 0.005]
 
     def loss(job: Job) -> Any:
@@ -255,7 +254,8 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
     found = explain(finish(folder), noise)
     assert sentences(found)[1:3] == [
-        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter (under 0.5 %).",
+        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter "
+        "(under 0.5 %).",
         "One step away from it, no neighbour is surely better by more than 0.5 %.",
     ]
 

@@ -1,4 +1,4 @@
-"""A study whose files are damaged or lost: each command names the file in a line, exits with 2 and writes nothing."""
+"""Damaged or lost files of a study: commands name the file, exit with 2 and write nothing."""
 
 import json
 import re
@@ -25,18 +25,15 @@ from studies.trials.store import Store
 
 pytestmark = pytest.mark.timeout(600)
 
-READERS = (
-    "status",
-    "export",
-    "open",
-)  # what reads the trials; "open" is how `run` and `extend` begin
+# The commands that read the trials; `run` and `extend` begin with "open".
+READERS = ("status", "export", "open")
 OPEN = ("open",)
 RESULTS = ("report", "export")
 Damage = Callable[[Path], object]
 
 
 class Copy:
-    """A finished study that may be broken, and the commands on it."""
+    """A copy of a finished study that tests may damage, and the commands on it."""
 
     def __init__(self, storage: Path, name: str) -> None:
         self.storage, self.name, self.folder = storage, name, storage / "studies" / name
@@ -48,7 +45,7 @@ class Copy:
         return self.folder / file.replace("WINNER", self.winner).replace("RUN", self.first_run)
 
     def run(self, command: str) -> int:
-        """Its exit code."""
+        """Run a command, and return its exit code."""
         output = [f"--output={self.storage / 'out'}"] if command == "export" else []
         return main([command, self.name, f"--storage={self.storage}", *output])
 
@@ -253,8 +250,8 @@ def test_lost_trials_are_named(
     assert out == ""
     arms = ("baseline", "fixed", "learnable")
     assert err.splitlines() == [
-        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other trials; restore it "
-        "from a backup"
+        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other "
+        "trials; restore it from a backup"
         for arm in arms
     ]
 
@@ -343,7 +340,7 @@ def test_lost_figures_of_the_base_are_measured_again(tmp_path: Path, content: by
     assert _base(store, SimpleNamespace()) == measured  # type: ignore[arg-type]
 
 
-# --- where the output goes -------------------------------------------------------------------------------------------
+# --- where the output goes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["status", "report"])

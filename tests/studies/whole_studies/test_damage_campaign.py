@@ -1,4 +1,4 @@
-"""No damage to a study's files changes a verdict, a winner or the next proposal without a word."""
+"""No damage to a study's files changes a verdict, a winner or the next proposal silently."""
 
 from collections import Counter
 from pathlib import Path

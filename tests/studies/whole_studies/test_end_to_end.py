@@ -1,4 +1,4 @@
-"""A whole study through the real command line: what it prints, what MLflow, Optuna and the study folder then hold."""
+"""A whole study through the real command line: its output, MLflow, Optuna and the study folder."""
 
 import json
 import math
@@ -21,7 +21,7 @@ STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "fai
 
 
 def runs(study: FinishedStudy) -> tuple[Run, dict[str, Run]]:
-    """The parent run, and its children by name."""
+    """Return the parent run, and its children by name."""
     client = MlflowClient(study.uri)
     experiment = client.get_experiment_by_name(study.name)
     assert experiment is not None

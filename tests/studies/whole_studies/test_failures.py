@@ -1,4 +1,4 @@
-"""Trials that raise are told truly; and a study that has ended is extended after its folder was moved."""
+"""Reports of trials that raise, and the extension of a finished study after its folder moved."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def _break(folder: Path, *trials: str) -> None:
-    """Make the first checkpoint of these trials fail: a folder lies where its file is to be written."""
+    """Make the first checkpoint of these trials fail with a folder in the place of its file."""
     for name in trials:
         (folder / "trials" / name / "checkpoint.safetensors.tmp").mkdir(parents=True)
 
@@ -45,7 +45,7 @@ def test_study_in_which_everything_fails_says_why_in_one_screen(
     told = re.search(
         r"(\S+) failed: IsADirectoryError: \[Errno 21\] Is a directory: '(.+)/checkpoint", done.err
     )
-    assert told is not None  # any trial of the pack may be told first
+    assert told is not None  # any trial of the pack may be reported first
     assert told[1] in names
     log = folder / "trials" / told[1] / "error.txt"
     assert told[2] == str(log.parent)
@@ -109,6 +109,6 @@ def test_extend_asks_by_what(tmp_path: Path) -> None:
     done = run_cli("extend", "a", f"--storage={tmp_path}")
     assert (done.code, done.out) == (2, "")
     assert (
-        done.err
-        == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) or --seeds (now 2)\n"
+        done.err == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) "
+        "or --seeds (now 2)\n"
     )
