@@ -3,7 +3,7 @@
 ```
 Exception
 ├── StudyStopped      The study can't continue for now. Raised by the engine (`cluster`, `host`,
-│   │                 `ray_start`, `tune_loop`) and by `search.stages`, and made by `as_stop` from
+│   │                 `ray_start`, `tune_loop`) and `search.stages`, and made by `as_stop` from
 │   │                 faults of storage. A trial's process returns it as text (`engine.trainable`),
 │   │                 and `tune_loop` raises it again in the driver. Caught by `cli.commands`, which
 │   │                 prints it and the command that resumes, and exits with 3.
@@ -18,8 +18,8 @@ Exception
 └── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
                       listening to that process.
 KeyboardInterrupt
-└── Interrupted       Raised by `search.stages` on Ctrl-C, SIGTERM or SIGHUP, and again after the
-                      MLflow runs are closed. Caught by `cli.commands`, which exits with 130.
+└── Interrupted       Raised by `search.open_study` on Ctrl-C, SIGTERM or SIGHUP, and again after
+                      the MLflow runs are closed. Caught by `cli.commands`, which exits with 130.
 ```
 
 Bad input is `hylorada.InputError`, which `cli.commands` turns into exit code 2. None of these

@@ -24,7 +24,7 @@ from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import Winner, winners
 
 if TYPE_CHECKING:
-    from studies.search.stages import Opened
+    from studies.search.open_study import OpenStudy
     from studies.trials.store import Store
 
 _MOST_SEEDS = 1000
@@ -132,18 +132,26 @@ def plan_records(study: Study, plan: Plan) -> list[Record]:
     ]
 
 
-def find_explanation(opened: "Opened", request: Request) -> Explanation:
-    """Train what explains a winner, then write the explanation and the report that shows it."""
-    from studies.search.stages import publish, results_so_far, run_stages
+def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
+    """Train what explains a winner, then write the explanation and the report that shows it.
+
+    Args:
+        opened: a finished study.
+        request: which winner to explain.
+
+    Raises:
+        InputError: there is nothing to explain, or ``results.json`` is missing.
+    """
+    from studies.search.stages import publish, results_so_far, search_and_confirm
 
     store, study = opened.store, opened.store.study
     plan = make_plan(study, store.records, request)
     records = plan_records(study, plan)
     if any(r.name not in store.records for r in records):
         say(opened.console, f"explain: {_describe(plan)}")
-    run_stages(opened, records)
-    explanation = explanation_of(plan, store, unseen=opened.devices.material.unseen)
-    explanation = replace(explanation, provenance=opened.devices.provenance)
+    search_and_confirm(opened, records)
+    explanation = explanation_of(plan, store, unseen=opened.material.unseen)
+    explanation = replace(explanation, provenance=opened.material.provenance)
     write_explanation(store.folder, explanation)
     results = results_so_far(store)
     if results is None:

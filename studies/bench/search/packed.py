@@ -28,7 +28,6 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
 
     from hylorada import Blocks
     from studies.reporting.live_panel import Panel
-    from studies.runner.inputs import Material
     from studies.search.campaign import Search
     from studies.search.ledger import Ledger
     from studies.tracking.tracker import Tracker
@@ -41,14 +40,14 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
         split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split)
         for split, i in ids.items()
     }
-    devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
-    devices.wait()  # from here on its host loads the base while MLflow creates its tables
+    # From here on a host loads the base, while MLflow creates its tables.
+    cluster = devices.cluster(blocks)
     key, say = store.id, partial(print, file=sys.stderr)
     tracker = Tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
-        devices.cluster.run(Search(Ledger(store, tracker, panel)))
+        cluster.run(Search(Ledger(store, tracker, panel)))
         tracker.finish(list(store.records.values()), {}, {})
     store.close()
     return [r.nll for r in store.records.values() if r.state == "complete" and r.nll is not None]

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from studies.cli.commands import main
 from studies.files.folder_files import append_line, read_lines, stored_study
 from studies.process.options import Options
 from studies.runner.run import _check_storage
-from studies.search.stages import _base
+from studies.search.stages import base_metrics
 from studies.spec.study import Study
 from studies.trials.store import Store
 
@@ -334,10 +333,8 @@ def test_lost_figures_of_the_base_are_measured_again(tmp_path: Path, content: by
     if content is not None:
         (tmp_path / "base.json").write_bytes(content)
     measured = {"ppl": 9.5, "tokens": 10}
-    store: Any = SimpleNamespace(folder=tmp_path)
-    devices: Any = SimpleNamespace(cluster=SimpleNamespace(evaluate_base=lambda _: measured))
-    assert _base(store, devices) == measured
-    assert _base(store, SimpleNamespace()) == measured  # type: ignore[arg-type]
+    assert base_metrics(tmp_path, lambda: measured) == measured
+    assert base_metrics(tmp_path, dict) == measured
 
 
 # --- where the output goes --------------------------------------------------------------------
