@@ -49,14 +49,14 @@ class Node:
 
 def _session(leader: int) -> list[int]:
     """Return the live processes of a session, also those whose parents are gone."""
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == leader and state != "Z":
-                    found.append(int(folder.name))
-    return found
+                    pids.append(int(folder.name))
+    return pids
 
 
 def _kill_session(leader: int) -> None:

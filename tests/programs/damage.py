@@ -48,7 +48,7 @@ class Finding:
     file: str
     kind: str
     outcome: str  # same, refused, mended, wrong
-    told: str
+    messages: str
 
 
 def flip(draws: random.Random, content: bytes) -> bytes:
@@ -89,14 +89,12 @@ def cut_out(draws: random.Random, content: bytes) -> bytes:
 
 def lines(draws: random.Random, content: bytes) -> bytes:
     """Drop, repeat or exchange a whole line."""
-    found = content.splitlines(keepends=True)
-    at, other = draws.randrange(len(found)), draws.randrange(len(found))
+    rows = content.splitlines(keepends=True)
+    at, other = draws.randrange(len(rows)), draws.randrange(len(rows))
     kind = draws.randrange(3)
     if kind == 2:
-        found[at], found[other] = found[other], found[at]
-    return b"".join(
-        found[:at] + found[at : at + 1] * (2 * kind if kind < 2 else 1) + found[at + 1 :]
-    )
+        rows[at], rows[other] = rows[other], rows[at]
+    return b"".join(rows[:at] + rows[at : at + 1] * (2 * kind if kind < 2 else 1) + rows[at + 1 :])
 
 
 def garbage(draws: random.Random, content: bytes) -> bytes:
@@ -128,8 +126,8 @@ class Subject:
             if p.is_file() and p.name != "lock"
         }
         self._noted = False  # whether `status` has printed a note on what it can't show
-        outcome, self.seen, told = self.observe()
-        assert outcome == "same", told
+        outcome, self.seen, messages = self.observe()
+        assert outcome == "same", messages
         self.restore()
 
     def _study(self) -> Study:
@@ -147,7 +145,7 @@ class Subject:
     def observe(self) -> tuple[str, dict[str, Any], list[str]]:
         """Run all commands; return ``same``, ``refused`` or ``mended``, results and output."""
         seen: dict[str, Any] = {}
-        told: list[str] = []
+        messages: list[str] = []
         self._noted = False
         for command in self._arguments:
             code, out, err = self._command(command)
@@ -156,7 +154,7 @@ class Subject:
                 and err
                 and all(line.startswith("hylorada: ") for line in err.splitlines())
             ):
-                told += err.splitlines()
+                messages += err.splitlines()
             else:
                 assert code == 0, (code, err)
                 seen[command] = json.loads(out)
@@ -169,8 +167,8 @@ class Subject:
             finally:
                 store.close()
         except InputError as error:
-            told += error.problems
-        return ("refused" if told else "mended" if notes else "same"), seen, told or notes
+            messages += error.problems
+        return ("refused" if messages else "mended" if notes else "same"), seen, messages or notes
 
     def _command(self, name: str) -> tuple[int, str, str]:
         out, err = StringIO(), StringIO()
@@ -212,13 +210,13 @@ class Subject:
     def judge(self, path: Path, kind: str) -> Finding:
         """Judge the damaged folder as it is now, and restore it."""
         try:
-            outcome, seen, told = self.observe()
+            outcome, seen, messages = self.observe()
         except Exception as error:  # a user would see a traceback
-            outcome, seen, told = "wrong", {}, [f"{type(error).__name__}: {error}"]
+            outcome, seen, messages = "wrong", {}, [f"{type(error).__name__}: {error}"]
         if differing := [n for n, value in seen.items() if not self._equals(n, value)]:
-            outcome, told = "wrong", [f"{differing} differ", *told]
+            outcome, messages = "wrong", [f"{differing} differ", *messages]
         self.restore()
-        return Finding(self.until, path.name, kind, outcome, "; ".join(told))
+        return Finding(self.until, path.name, kind, outcome, "; ".join(messages))
 
     def _equals(self, name: str, value: Any) -> bool:
         """Return whether a command shows the same as before the damage.
@@ -288,16 +286,16 @@ def campaign(storage: Path, count: int, seed: int = 0) -> Iterator[Finding]:
     """Damage a finished and two interrupted studies in turn, with a third of the mutations each."""
     subjects = [Subject(storage / until, until) for until in UNTIL]
     ways = [s.mutations(random.Random(f"{seed} {s.until}"), count // len(UNTIL)) for s in subjects]
-    for found in zip(*ways, strict=True):
-        yield from found
+    for findings in zip(*ways, strict=True):
+        yield from findings
 
 
-def table(found: list[Finding]) -> str:
+def table(findings: list[Finding]) -> str:
     """Return a table with a row for each study and file and a column for each outcome."""
-    counts = Counter((f.until, f.file, f.outcome) for f in found)
+    counts = Counter((f.until, f.file, f.outcome) for f in findings)
     outcomes = ("same", "refused", "mended", "wrong")
     rows = [f"| {'until':7} | {'file':24} | " + " | ".join(f"{o:>7}" for o in outcomes) + " |"]
-    for study, file in sorted({(f.until, f.file) for f in found}):
+    for study, file in sorted({(f.until, f.file) for f in findings}):
         numbers = " | ".join(f"{counts[study, file, o]:7}" for o in outcomes)
         rows.append(f"| {study:7} | {file:24} | {numbers} |")
     return "\n".join(rows)

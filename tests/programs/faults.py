@@ -326,34 +326,34 @@ def _campaign(
     )
 
 
-def assert_same(found: Outcome, expected: Outcome, *, exact: bool) -> None:
+def assert_same(actual: Outcome, expected: Outcome, *, exact: bool) -> None:
     """Compare two outcomes bit for bit, or within a tolerance if trials had other pack members.
 
     Other members of a pack change the last bits, which Adam may amplify to 1e-3.
     """
     if exact:
-        assert found.results == expected.results
+        assert actual.results == expected.results
     for part in ("trials", "optuna", "mlflow"):
-        _compare(getattr(found, part), getattr(expected, part), part, 0.0 if exact else 1e-3)
+        _compare(getattr(actual, part), getattr(expected, part), part, 0.0 if exact else 1e-3)
 
 
-def _compare(found: Any, expected: Any, where: str, tolerance: float) -> None:
-    if isinstance(expected, float) and isinstance(found, float):
-        assert math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance), (
+def _compare(actual: Any, expected: Any, where: str, tolerance: float) -> None:
+    if isinstance(expected, float) and isinstance(actual, float):
+        assert math.isclose(actual, expected, rel_tol=tolerance, abs_tol=tolerance), (
             where,
-            found,
+            actual,
             expected,
         )
     elif isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
+        assert actual.keys() == expected.keys(), where
         for key, value in expected.items():
-            _compare(found[key], value, f"{where}.{key}", 0.0 if key in _DECIDED else tolerance)
+            _compare(actual[key], value, f"{where}.{key}", 0.0 if key in _DECIDED else tolerance)
     elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected), where
+        assert len(actual) == len(expected), where
         for index, value in enumerate(expected):
-            _compare(found[index], value, f"{where}[{index}]", tolerance)
+            _compare(actual[index], value, f"{where}[{index}]", tolerance)
     else:
-        assert found == expected, where
+        assert actual == expected, where
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Trials:
     def __init__(self, at_end: Callable[[], None], late: bool) -> None:
         self._left, self._at_end, self._late = list(NAMES), at_end, late
         self.ended: list[str] = []
-        self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
+        self.events: dict[str, list[Any]] = {name: [] for name in NAMES}
         self.processes: set[int] = set()  # processes of trials that have reported
 
     def remaining(self) -> int:
@@ -106,17 +106,17 @@ class Trials:
         ), 0
 
     def on_report(self, name: str, report: Report) -> bool:
-        self.told[name].append(report.step)
+        self.events[name].append(report.step)
         if report.done:
             self.ended.append(name)
             self._at_end()
         return False
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
-        self.told[name].append(reason)
+        self.events[name].append(reason)
 
     def on_restart(self, name: str) -> None:
-        self.told[name].append("restarted")
+        self.events[name].append("restarted")
 
 
 class Many(Trials):
@@ -125,16 +125,16 @@ class Many(Trials):
     def __init__(self, seats: int) -> None:
         super().__init__(lambda: None, late=False)
         self._seats = seats
-        self.told = {}
+        self.events = {}
 
     def remaining(self) -> int:
-        return 0 if len(self.processes) == self._seats else 1000 - len(self.told)
+        return 0 if len(self.processes) == self._seats else 1000 - len(self.events)
 
     def next_job(self) -> tuple[Job, int] | None:
         if not self.remaining():
             return None
-        name = f"t{len(self.told)}"
-        self.told[name] = []
+        name = f"t{len(self.events)}"
+        self.events[name] = []
         return Job(
             name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""
         ), 0
@@ -180,7 +180,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "told": trials.told,
+                "events": trials.events,
                 "ended": trials.ended,
                 "stopped": stopped,
                 "processes": len(trials.processes),

@@ -51,14 +51,14 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
     # last bit.
     defaults = {**values["defaults"], "max_steps": 24, "learning_rate": 5e-4}
     steps = {"eval_every": 8, "grace_steps": 8, "defaults": defaults}
-    asked = {
+    matching = {
         "common": {"space": common if matched else {}},
         "matched": matched,
         "seed": seed,
         "name": "twins",
     }
     arms = {"arms": {"one": arm, "other": arm}, "comparisons": [["other", "one"]], "subject": ""}
-    return Study.from_dict({**values, **short, **steps, **asked, **arms})
+    return Study.from_dict({**values, **short, **steps, **matching, **arms})
 
 
 def differences(study: Study, storage: Path) -> Iterator[Differences]:
@@ -76,10 +76,10 @@ def differences(study: Study, storage: Path) -> Iterator[Differences]:
         yield paired("other", "one", ours, theirs, study.block_size - 1, documents)
 
 
-def planted(found: Differences, percent: float) -> Comparison:
+def planted(measured: Differences, percent: float) -> Comparison:
     """Compare the arms as if the second one's perplexity were higher by this effect."""
     shift = float(np.log1p(percent / 100))
-    (result,) = compare([replace(found, by_search=tuple(d + shift for d in found.by_search))])
+    (result,) = compare([replace(measured, by_search=tuple(d + shift for d in measured.by_search))])
     return result
 
 
@@ -92,17 +92,17 @@ def main() -> int:
         "--apart", action="store_true", help="search every parameter apart (matched: false)"
     )
     args = parser.parse_args()
-    found: list[Differences] = []
+    measured: list[Differences] = []
     for seed in range(-(-args.studies // _AT_ONCE)):
         with tempfile.TemporaryDirectory() as storage:
             count = min(_AT_ONCE, args.studies - seed * _AT_ONCE)
-            found += differences(twins(not args.apart, count, seed), Path(storage))
-    results: list[Any] = [planted(d, 0.0) for d in found]
+            measured += differences(twins(not args.apart, count, seed), Path(storage))
+    results: list[Any] = [planted(d, 0.0) for d in measured]
     for number, c in enumerate(results):
         print(f"{number:3} {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}] {c.decision}")
     print(f"verdicts: {dict(Counter(c.decision for c in results))}")
     print(f"median |difference|: {np.median([abs(c.change) for c in results]):.3f} %")
-    worse = [planted(d, PLANTED) for d in found]
+    worse = [planted(d, PLANTED) for d in measured]
     called, covers = (
         sum(x)
         for x in (

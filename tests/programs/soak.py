@@ -130,13 +130,13 @@ def _unshared(pid: int) -> float:
 
 def _growth(samples: Sequence[Sample]) -> list[str]:
     """Return what has grown by more than a tenth from the first few samples to the last few."""
-    found = []
+    problems = []
     for field in ("driver", "host", "handles", "processes"):
         series = [float(getattr(s, field)) for s in samples]
         early, late = statistics.median(series[:3]), statistics.median(series[-3:])
         if late > 1.1 * early:
-            found.append(f"{field} grew from {early:.1f} to {late:.1f}")
-    return found
+            problems.append(f"{field} grew from {early:.1f} to {late:.1f}")
+    return problems
 
 
 if __name__ == "__main__":

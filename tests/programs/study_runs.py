@@ -84,7 +84,7 @@ def mark_children() -> str:
 
 def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
     """Return the ids of processes with this mark whose title begins with one of these words."""
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
@@ -93,8 +93,8 @@ def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
                     command.startswith(title)
                     and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes()
                 ):
-                    found.append(int(folder.name))
-    return found
+                    pids.append(int(folder.name))
+    return pids
 
 
 def run_cli(*arguments: str, timeout: float = 240) -> Done:

@@ -56,10 +56,10 @@ class Mlflow:
 
     def check_whole(self, study: StudyRuns | Tracker, records: Sequence[Record]) -> None:
         """Check that each record is one run with its true end and each report once, in order."""
-        found = self.children(study)
-        assert sorted(found) == sorted(r.name for r in records)
+        runs = self.children(study)
+        assert sorted(runs) == sorted(r.name for r in records)
         for record in records:
-            run = found[record.name]
+            run = runs[record.name]
             assert run.info.status == STATUS.get(record.state, "RUNNING")
             for metric in ("train/nll", "eval/nll"):
                 assert self.series(run, metric) == [

@@ -86,9 +86,9 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
             f"storage '{storage}' is not visible from node 127.0.0.5 (blind); "
             "put --storage on a file system that all",
         ]
-    asked = [sys.executable, "-c", _ASK, nodes.address, str(storage), str(model)]
+    command = [sys.executable, "-c", _ASK, nodes.address, str(storage), str(model)]
     done = subprocess.run(
-        asked, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True
+        command, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True
     )
     problems = done.stdout.splitlines()
     assert [p.startswith(e) for p, e in zip(problems, expected, strict=True)] == [True] * len(

@@ -61,8 +61,8 @@ def read(name: str) -> str:
 
 def commands(text: str) -> list[list[str]]:
     """Return the arguments of each ``hylorada`` command, comments included, with its variables."""
-    found = re.findall(r"hylorada ((?:run|status) .*?)(?:'|&|$)", text, re.MULTILINE)
-    return [shlex.split(re.sub(r'\s"\$@"', "", line).replace("$ip:$port", "h:1")) for line in found]
+    lines = re.findall(r"hylorada ((?:run|status) .*?)(?:'|&|$)", text, re.MULTILINE)
+    return [shlex.split(re.sub(r'\s"\$@"', "", line).replace("$ip:$port", "h:1")) for line in lines]
 
 
 def test_every_file_is_known() -> None:

@@ -71,7 +71,9 @@ def test_checkpoint_of_another_trial_is_not_continued(
     shutil.copytree(trained.folder, job.folder)
     occupant, fresh = engine.build(job), engine.build(replace(job, folder=str(tmp_path / "empty")))
     assert (occupant.seat.step, occupant.last, occupant.seconds) == (0, None, 0.0)
-    found, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
+    actual, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
     assert all(
-        bool((found[name] == expected[name]).all()) for name in expected if not name.startswith("_")
+        bool((actual[name] == expected[name]).all())
+        for name in expected
+        if not name.startswith("_")
     )

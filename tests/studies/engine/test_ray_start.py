@@ -52,12 +52,12 @@ def start(model: str, storage: Path, *options: str) -> Command:
 
 
 def ray_process(process: Command, name: str) -> int:
-    found = [
+    pids = [
         p
         for p in process.pids()
         if Path(f"/proc/{p}/cmdline").read_text().split("\0")[0].endswith(f"/{name}")
     ]
-    (pid,) = found
+    (pid,) = pids
     return pid
 
 

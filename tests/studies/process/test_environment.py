@@ -85,7 +85,7 @@ def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("asked", "evident"),
+    ("names", "evident"),
     [
         ({}, True),
         ({"model": "{here}", "data": "{here}/text.txt"}, True),
@@ -96,10 +96,10 @@ def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -
     ],
 )
 def test_ray_starts_early_only_for_what_is_surely_there(
-    asked: dict[str, str], evident: bool, tmp_path: Path
+    names: dict[str, str], evident: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text("text")
-    values = {k: v.format(here=tmp_path) for k, v in asked.items()}
+    values = {k: v.format(here=tmp_path) for k, v in names.items()}
     assert _is_evident(Study.from_dict({**learnable_bucketing.STUDY, **values})) == evident
 
 

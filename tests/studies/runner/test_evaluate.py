@@ -52,7 +52,7 @@ def test_base_whose_loss_is_not_finite_is_refused(
     broken = _with_weights(
         toy_model,
         tmp_path / "m",
-        lambda found: {k: torch.full_like(v, torch.nan) for k, v in found.items()},
+        lambda state: {k: torch.full_like(v, torch.nan) for k, v in state.items()},
     )
     arguments = (f"--model={broken}", "--block-size=32", "--blocks=2")
     _refused(capsys, r"m': its loss is not finite \(NLL nan in float32\)", *arguments)
@@ -62,7 +62,7 @@ def test_base_with_foreign_weights_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = _with_weights(
-        toy_model, tmp_path / "m", lambda found: {f"zzz.{k}": v for k, v in found.items()}
+        toy_model, tmp_path / "m", lambda state: {f"zzz.{k}": v for k, v in state.items()}
     )
     _refused(capsys, "its weights don't match its config", f"--model={broken}", "--block-size=32")
     before = sorted(tmp_path.rglob("*"))

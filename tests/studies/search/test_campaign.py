@@ -182,7 +182,7 @@ def test_confirm_gives_all_arms_the_same_fresh_seeds(folder: Folder) -> None:
         f"{arm}-0001-confirm-{s:02d}" for s in (0, 1) for arm in ("baseline", "fixed")
     ]
     runs = {arm: ledger.store.of("confirm", arm) for arm in ("baseline", "fixed")}
-    seeds = {arm: [(r.seed, r.data_seed) for r in found] for arm, found in runs.items()}
+    seeds = {arm: [(r.seed, r.data_seed) for r in records] for arm, records in runs.items()}
     assert seeds["baseline"] == seeds["fixed"]
     every = [r.seed for r in ledger.store.of("search", "baseline")] + [
         s for s, _ in seeds["baseline"]
@@ -243,9 +243,9 @@ def test_winners_explain_missing_arms(folder: Folder) -> None:
             search.on_failure(name, "crashed", "Traceback")
         else:
             search.on_report(name, reports.get(name, report(8)))
-    found = find_winners(ledger.store)
-    assert list(found.winners) == [(0, "fixed")]
-    assert found.missing == (
+    outcome = find_winners(ledger.store)
+    assert list(outcome.winners) == [(0, "fixed")]
+    assert outcome.missing == (
         "arm 'baseline' has no finished trial with a finite eval/ppl (2 diverged, 1 failed)",
     )
 

@@ -224,8 +224,8 @@ def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
     def loss(job: Job) -> Any:
         return by_landmarks(job) + (job.adapter["num_landmarks"] == 16) * shifts[int(job.name[-1])]
 
-    found = explain(finish(folder), loss)
-    (step,) = [x for x in found.path if x.parameter == "num_landmarks"]
+    explanation = explain(finish(folder), loss)
+    (step,) = [x for x in explanation.path if x.parameter == "num_landmarks"]
     assert (step.before, step.after) == (8, 16)
     differences = [-0.02 + s for s in shifts]
     mean, error = np.mean(differences), np.std(differences, ddof=1) / math.sqrt(3)
@@ -239,21 +239,21 @@ def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
 
 
 def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) -> None:
-    found = explain(finish(folder), by_landmarks)
-    outcomes = {x.parameter: x.change and x.change.outcome for x in found.path}
+    explanation = explain(finish(folder), by_landmarks)
+    outcomes = {x.parameter: x.change and x.change.outcome for x in explanation.path}
     assert outcomes.pop("num_landmarks") == "better"
     assert set(outcomes.values()) <= {"equivalent"}
-    assert sentences(found)[1].startswith(
+    assert sentences(explanation)[1].startswith(
         "On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
     )
-    assert (found.blocks, found.tokens, found.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
-    assert found.default_ppl is not None
-    assert found.winner_ppl == pytest.approx(found.default_ppl * math.exp(-0.02))
+    assert (explanation.blocks, explanation.tokens, explanation.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
+    assert explanation.default_ppl is not None
+    assert explanation.winner_ppl == pytest.approx(explanation.default_ppl * math.exp(-0.02))
 
 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
-    found = explain(finish(folder), noise)
-    assert sentences(found)[1:3] == [
+    explanation = explain(finish(folder), noise)
+    assert sentences(explanation)[1:3] == [
         "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter "
         "(under 0.5 %).",
         "One step away from it, no neighbour is surely better by more than 0.5 %.",
@@ -261,27 +261,27 @@ def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
 
 
 def test_sentences_name_a_neighbour_that_is_better(folder: Folder) -> None:
-    found = explain(
+    explanation = explain(
         finish(folder), lambda job: by_landmarks(job) - 0.03 * (job.adapter["num_landmarks"] == 8)
     )
-    (better,) = [x for x in found.neighbours if x.change and x.change.outcome == "better"]
+    (better,) = [x for x in explanation.neighbours if x.change and x.change.outcome == "better"]
     assert (better.parameter, better.before, better.after) == ("num_landmarks", 16, 8)
-    assert "better: num_landmarks 16 \N{RIGHTWARDS ARROW} 8" in " ".join(sentences(found))
+    assert "better: num_landmarks 16 \N{RIGHTWARDS ARROW} 8" in " ".join(sentences(explanation))
 
 
 def test_a_broken_off_explanation_trains_only_what_is_left(folder: Folder) -> None:
     ledger = finish(folder)
-    asked = plan_records(ledger.store.study, plan_of(ledger))
-    campaign = Campaign(ledger, asked)
+    records = plan_records(ledger.store.study, plan_of(ledger))
+    campaign = Campaign(ledger, records)
     for step in (8, 2):
         job, _ = campaign.next_job() or pytest.fail("no job")
         campaign.on_report(job.name, _report(job, step, 3.0))
     again = folder.open(**SETTINGS)
     campaign = Campaign(again, plan_records(again.store.study, plan_of(again)))
-    assert campaign.remaining() == len(asked) - 1
-    assert folder.panel.said == [f"explain of {len(asked)}"]
+    assert campaign.remaining() == len(records) - 1
+    assert folder.panel.said == [f"explain of {len(records)}"]
     job, seen = campaign.next_job() or pytest.fail("no job")
-    assert (job.name, seen) == (asked[1].name, 2)
+    assert (job.name, seen) == (records[1].name, 2)
 
 
 def test_a_study_that_is_run_again_ends_what_an_explanation_has_begun(folder: Folder) -> None:
@@ -305,21 +305,21 @@ def test_a_point_that_diverges_is_told(folder: Folder) -> None:
         )
         gone = report(3, diverged="non-finite loss at step 3", done=True)
         campaign.on_report(job.name, gone if lost else _report(job, 8, by_landmarks(job)))
-    found = explanation_of(plan, ledger.store, unseen=True)
-    (left,) = [x for x in found.neighbours if x.after == 8 and x.parameter == "num_landmarks"]
+    explanation = explanation_of(plan, ledger.store, unseen=True)
+    (left,) = [x for x in explanation.neighbours if x.after == 8 and x.parameter == "num_landmarks"]
     assert left.change is None
     assert left.note == "3 of 6 runs diverged: non-finite loss at step 3"
-    assert left.note in [row[-1] for row in neighbours_sheet(found).rows]
+    assert left.note in [row[-1] for row in neighbours_sheet(explanation).rows]
 
 
 def test_explanations_survive_being_stored_and_damage_is_found(folder: Folder) -> None:
     ledger = finish(folder)
-    found = explain(ledger, by_landmarks)
+    explanation = explain(ledger, by_landmarks)
     place = ledger.store.folder
     assert read_explanations(place) == ()
-    write_explanation(place, found)
-    assert read_explanations(place) == (found,)
-    write_explanation(place, found)
+    write_explanation(place, explanation)
+    assert read_explanations(place) == (explanation,)
+    write_explanation(place, explanation)
     assert len(read_explanations(place)) == 1
     path = place / EXPLAIN_FILE
     path.write_text(path.read_text().replace('"seeds": 3', '"seeds": 4'))
@@ -338,19 +338,19 @@ def test_report_shows_the_explanation_and_says_when_it_is_old(folder: Folder) ->
     text = page.read_text()
     assert "Why the winner of fixed differs from the defaults" in text
     assert "run `hylorada explain` again" not in text
-    (found,) = read_explanations(store.folder)
+    (explanation,) = read_explanations(store.folder)
     values = json.loads((store.folder / EXPLAIN_FILE).read_text())
     values.pop("seal")
     values["explanations"][0]["trial"] = "fixed-0099"
     write_json(store.folder / EXPLAIN_FILE, values, f"{store.id}/explain")
     write_html(results, store.records, store.study, page)
     assert "The search has found another winner since" in page.read_text()
-    assert explained(found, "#2a6fb0")
+    assert explained(explanation, "#2a6fb0")
 
 
 def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
-    found = explain(finish(folder), by_landmarks)
-    for sheet in (path_sheet(found), neighbours_sheet(found)):
+    explanation = explain(finish(folder), by_landmarks)
+    for sheet in (path_sheet(explanation), neighbours_sheet(explanation)):
         widths = [
             max(len(row[i]) for row in (sheet.columns, *sheet.rows))
             for i in range(len(sheet.columns))

@@ -54,9 +54,9 @@ def explain(study: Broken, *options: str) -> Done:
 
 
 def explanations(study: Broken) -> Any:
-    found = json.loads((study.folder / EXPLAIN_FILE).read_text())["explanations"]
-    assert all(e.pop("provenance")["study_fingerprint"] for e in found)
-    return found
+    stored = json.loads((study.folder / EXPLAIN_FILE).read_text())["explanations"]
+    assert all(e.pop("provenance")["study_fingerprint"] for e in stored)
+    return stored
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,25 @@ def test_explain_measures_and_stores(explained: Explained) -> None:
     assert re.search(
         r"explain: fixed-\d{4} from the defaults \(\d steps?\) and \d+ neighbours? of it", done.err
     )
-    (found,) = explanations(study)
-    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == (
+    (explanation,) = explanations(study)
+    assert (
+        explanation["arm"],
+        explanation["seeds"],
+        explanation["blocks"],
+        explanation["unseen"],
+    ) == (
         "fixed",
         2,
         40,
         True,
     )
-    for effect in (found["whole"], *found["path"], *found["neighbours"]):
+    for effect in (explanation["whole"], *explanation["path"], *explanation["neighbours"]):
         assert effect["change"]["low"] <= effect["change"]["change"] <= effect["change"]["high"]
         assert len(effect["by_seed"]) == 2
     # The changes are paired on equal seeds, so they add up.
-    steps = [math.log1p(e["change"]["change"] / 100) for e in found["path"]]
+    steps = [math.log1p(e["change"]["change"] / 100) for e in explanation["path"]]
     assert sum(steps) == pytest.approx(
-        math.log1p(found["whole"]["change"]["change"] / 100), abs=1e-6
+        math.log1p(explanation["whole"]["change"]["change"] / 100), abs=1e-6
     )
     # The study's own results stay, and the test split has not been read again.
     assert reported(study) == explained.report

@@ -45,7 +45,7 @@ def test_searches_share_no_seed_and_no_common_value_but_the_start(folder: Folder
     first, second = (store.of("search", "baseline", search) for search in (0, 1))
     assert not {r.seed for r in first} & {r.seed for r in second}
     assert not {r.data_seed for r in first} & {r.data_seed for r in second}
-    rates = [{r.params["learning_rate"] for r in found} for found in (first, second)]
+    rates = [{r.params["learning_rate"] for r in records} for records in (first, second)]
     assert rates[0] & rates[1] == {TrainingConfig().learning_rate}
 
 
@@ -251,8 +251,8 @@ def test_search_without_a_block_that_all_arms_finished_confirms_nothing(folder: 
         search.on_report(
             name, Report(step=1, done=True, diverged="loss") if name in lost else report(8)
         )
-    found = find_winners(ledger.store)
-    assert (found.winners, found.missing) == (
+    outcome = find_winners(ledger.store)
+    assert (outcome.winners, outcome.missing) == (
         {},
         ("search 0 has no block that all its arms have finished",),
     )

@@ -98,10 +98,10 @@ def other_digit(what: bytes) -> Damage:
 
     def damage(path: Path) -> None:
         content = path.read_bytes()
-        found = re.search(re.escape(what) + rb"[-0-9.]*?([0-9])(?=[^0-9.])", content)
-        assert found is not None
-        digit = b"7" if found[1] != b"7" else b"3"
-        path.write_bytes(content[: found.start(1)] + digit + content[found.end(1) :])
+        match = re.search(re.escape(what) + rb"[-0-9.]*?([0-9])(?=[^0-9.])", content)
+        assert match is not None
+        digit = b"7" if match[1] != b"7" else b"3"
+        path.write_bytes(content[: match.start(1)] + digit + content[match.end(1) :])
 
     return damage
 

@@ -70,12 +70,12 @@ def test_searches_added_under_kills_equal_those_had_from_the_start(
     broken.resolving = True
     assert broken.break_off("machine")
     broken.run_to_the_end()
-    found, expected = outcome(broken.storage), outcome(whole.storage)
-    assert found.trials == expected.trials
-    assert found.optuna == expected.optuna
-    assert found.results["arms"] == expected.results["arms"]
+    actual, expected = outcome(broken.storage), outcome(whole.storage)
+    assert actual.trials == expected.trials
+    assert actual.optuna == expected.optuna
+    assert actual.results["arms"] == expected.results["arms"]
     for ours, theirs in zip(
-        found.results["comparisons"], expected.results["comparisons"], strict=True
+        actual.results["comparisons"], expected.results["comparisons"], strict=True
     ):
         assert (ours["searches"], ours["by_search"]) == (3, theirs["by_search"])
         # This study has looked at two and at three searches, which share 5 %; the other has looked

@@ -218,9 +218,9 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     assert "RUNNING" not in mlflow_states(tmp_path)
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
-    found = outcome(tmp_path, "learnable_bucketing")
-    assert Counter(t["stage"] for t in found.trials.values()) == {"search": 12, "confirm": 6}
-    assert {t["state"] for t in found.trials.values()} <= {"complete", "pruned"}
-    assert {arm: len(trials) for arm, trials in found.optuna.items()} == dict.fromkeys(ARMS, 4)
-    assert found.mlflow.keys() == {"learnable_bucketing", *found.trials}
-    assert "RUNNING" not in {status for status, _ in found.mlflow.values()}
+    actual = outcome(tmp_path, "learnable_bucketing")
+    assert Counter(t["stage"] for t in actual.trials.values()) == {"search": 12, "confirm": 6}
+    assert {t["state"] for t in actual.trials.values()} <= {"complete", "pruned"}
+    assert {arm: len(trials) for arm, trials in actual.optuna.items()} == dict.fromkeys(ARMS, 4)
+    assert actual.mlflow.keys() == {"learnable_bucketing", *actual.trials}
+    assert "RUNNING" not in {status for status, _ in actual.mlflow.values()}
