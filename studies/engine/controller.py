@@ -14,11 +14,13 @@ class _KeepAll(_ObjectCache):
     """A cache that keeps every idle actor until Tune flushes it with ``force_all``."""
 
     def cache_object(self, key: Any, obj: Any) -> bool:
+        """Keep an idle actor, however many there are."""
         self._cached_objects[key].append(obj)
         self._num_cached_objects += 1
         return True
 
     def flush_cached_objects(self, force_all: bool = False) -> Generator[Any, None, None]:
+        """Yield all idle actors to be stopped if ``force_all``, else none."""
         if force_all:
             yield from super().flush_cached_objects(force_all=True)
 

@@ -127,6 +127,7 @@ class Engine:
         self.occupants[occupant.job.name] = occupant
 
     def detach(self, name: str) -> None:
+        """Remove a trial from the packs, if it is there."""
         self.occupants.pop(name, None)
 
     def stored_report(self, name: str, after: int) -> Report | None:

@@ -38,10 +38,12 @@ class Trial(tune.Trainable):
         return _request(config["cpu"], config["gpu"])
 
     def setup(self, config: dict[str, Any]) -> None:
+        """Prepare for the config's job, without taking a seat."""
         self._registry = ray.get_actor(config["registry"])
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Release the seat, and prepare for another job in the same process."""
         self.cleanup()
         self._begin(new_config)
         return True

@@ -188,6 +188,7 @@ class _Stopper(_Local, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
+        """Return whether the judge holds a fault."""
         return self._judge.fault is not None
 
 

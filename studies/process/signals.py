@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
         return
     received: list[int] = []
     before = on_end(received.append)
-    # Blocked too, because libraries set handlers below Python's: Ray's abort, or there are none.
+    # Blocked too, because libraries replace Python's handlers: Ray sets one that aborts, or none.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     _isolating_thread = threading.get_ident()
     _watch_forks()

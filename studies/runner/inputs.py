@@ -23,7 +23,7 @@ from studies.tracking.checks import check_server, check_tracking, unwritable
 EXPLAIN = "explain"
 _FEWEST_UNSEEN = 20  # blocks; with fewer no correlation can be measured
 _MOST_SEATS = 1024
-_LONG = 1000  # characters per token: a longer text surely has a whole block
+_LONG = 1000  # characters per token; a text with more for each token of a block surely has a block
 
 
 @dataclass(frozen=True)

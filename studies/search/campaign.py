@@ -41,12 +41,14 @@ class Search(Stage):
         self._unfinished = [r for r in searched if self._is_unfinished(r)]
 
     def remaining(self) -> int:
+        """Return the number of unfinished and unproposed trials not yet handed out."""
         return len(self._unfinished) + sum(
             self._store.planned(arm, search) - count
             for (search, arm), count in self._open_places().items()
         )
 
     def next_job(self) -> tuple[Job, int] | None:
+        """Return an unfinished trial's job, else a new one for the place with the fewest trials."""
         if self._unfinished:
             return self._hand_out(self._unfinished.pop(0))
         if not (places := self._open_places()):
@@ -95,9 +97,11 @@ class Rerun(Stage):
         raise NotImplementedError
 
     def remaining(self) -> int:
+        """Return the number of runs not yet handed out."""
         return len(self._left)
 
     def next_job(self) -> tuple[Job, int] | None:
+        """Return the job of the next run, or None."""
         if not self._left:
             return None
         record = self._left.pop(0)
@@ -205,12 +209,15 @@ class Campaign:
         return self._stage.next_job()
 
     def on_report(self, name: str, report: Report) -> bool:
+        """Pass a report to the current stage, and return whether to stop the trial."""
         return self._stage.on_report(name, report)
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        """Pass a trial's failure to the current stage."""
         self._stage.on_failure(name, reason, traceback)
 
     def on_restart(self, name: str) -> None:
+        """Pass a trial's restart to the current stage."""
         self._stage.on_restart(name)
 
     def _enter_next_stages(self) -> None:
