@@ -206,7 +206,7 @@ def _version_problems(node: Node, theirs: Mapping[str, str]) -> list[str]:
     ours = _versions()
     different = [k for k in _SAME if theirs.get(k) != ours.get(k)]
     problems = [
-        f"node {describe(node)} has {k} {theirs.get(k, '(none)')}, this one {ours.get(k)}"
+        f"node {describe(node)} has {k} {theirs.get(k, '(none)')}, this one has {ours.get(k)}"
         for k in different
     ]
     if not problems and theirs["code"] != ours["code"]:
