@@ -256,9 +256,9 @@ _CONFIRMED = [f"{arm}-0001-confirm-{seed:02d}" for seed in (0, 1) for arm in ("b
 
 def test_campaign_searches_and_then_confirms(folder: Folder) -> None:
     campaign = Campaign(folder.open(grace_steps=0))
-    assert (campaign.searches, campaign.remaining()) == (True, 8)
+    assert (campaign.is_searching, campaign.remaining()) == (True, 8)
     assert train(campaign, _loss) == _SEARCHED + _CONFIRMED
-    assert (campaign.searches, campaign.remaining()) == (False, 0)
+    assert (campaign.is_searching, campaign.remaining()) == (False, 0)
     assert folder.panel.said == [
         "confirm: baseline-0001, fixed-0001 x 2 fresh paired seeds",
         "confirm of 4",
@@ -270,7 +270,7 @@ def test_campaign_confirms_nothing_before_the_last_trial_has_ended(folder: Folde
     *ended, last = (campaign.next_job() or pytest.fail("no job") for _ in range(4))
     for job, _ in ended:
         campaign.on_report(job.name, report(8))
-    assert (campaign.next_job(), campaign.searches, campaign.remaining()) == (None, True, 4)
+    assert (campaign.next_job(), campaign.is_searching, campaign.remaining()) == (None, True, 4)
     campaign.on_report(last[0].name, report(8, 2.0))
     job, seen = campaign.next_job() or pytest.fail("no job")
     assert (job.name, seen, campaign.remaining()) == ("baseline-0000-confirm-00", 0, 3)
@@ -297,7 +297,7 @@ def test_campaign_ends_where_no_arm_has_a_winner(folder: Folder) -> None:
     campaign = Campaign(folder.open(**few))
     while given := campaign.next_job():
         campaign.on_failure(given[0].name, "crashed", "Traceback")
-    assert (campaign.remaining(), campaign.searches) == (0, False)
+    assert (campaign.remaining(), campaign.is_searching) == (0, False)
     assert folder.panel.said[-1] == "one: search space exhausted: 2 of 2 points evaluated"
     assert [text for text in folder.panel.said if "confirm" in text] == []
     Campaign(folder.open(**few))
