@@ -1,1 +1,1 @@
-"""The search: Ray Tune schedules, Optuna proposes, ASHA stops, MLflow keeps, and the verdict is held out."""
+"""Studies that compare arms of adapters with Ray Tune, Optuna and MLflow, on held-out text."""

@@ -1,4 +1,4 @@
-"""The designs that are compared: LoRA alone, and LoRA with one thing more."""
+"""The compared designs: LoRA alone, and LoRA with one addition."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from studies.bench.options import Setting
 
 ALPHA = 16
 LORA = "LoRA"
-DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: what the configuration has beside LoRA
+DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: configuration fields added to LoRA's
     LORA: {},
     "position bias": {"position_bias": True},
     "DoRA": {"use_dora": True},
@@ -27,7 +27,7 @@ _BUCKETS = 32
 
 
 def trial_adapter(setting: Setting, design: str = LORA) -> HyLoRADAConfig:
-    """LoRA alone, which PEFT can train too, or another of :data:`DESIGNS`."""
+    """Return the adapter config of a design; LoRA alone is what PEFT can train too."""
     size = setting.block_size
     lora: dict[str, Any] = {
         "r": setting.r,

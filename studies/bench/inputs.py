@@ -1,4 +1,4 @@
-"""Base and text of a benchmark, as every process of it loads them."""
+"""Base and text of a benchmark, loaded in the same way by each of its processes."""
 
 import dataclasses
 import shutil
@@ -14,12 +14,12 @@ from studies.bench.options import Plan, Setting
 from studies.bench.shapes import shape_config, write_shape
 
 _RANDOM_BLOCKS = 256
-_EVAL_BLOCKS = 12  # read at a report, as in the built-in study
+_EVAL_BLOCKS = 12  # validation blocks of a report, as in the built-in study
 
 
 @contextmanager
 def base_on_disk(plan: Plan) -> Iterator[Plan]:
-    """The plan with a base that can be loaded: random weights are written to a folder that lives as long."""
+    """Yield the plan with a base on disk; random weights get a folder removed after the context."""
     if plan.setting.shape is None:
         yield plan
         return
@@ -32,7 +32,7 @@ def base_on_disk(plan: Plan) -> Iterator[Plan]:
 
 
 def load_blocks(setting: Setting) -> Mapping[str, Blocks]:
-    """The splits; validation and test are cut to what a report reads."""
+    """Return the blocks of each split, with validation and test cut to what a report reads."""
     if setting.shape is not None:
         return {split: _random_blocks(setting, split) for split in SPLITS}
     text, tokenizer = load_text(setting.data), load_tokenizer(setting.base)
@@ -50,6 +50,6 @@ def _random_blocks(setting: Setting, split: str) -> Blocks:
     vocabulary = shape_config(setting.shape).vocab_size
     stream = np.random.default_rng(SPLITS.index(split))
     input_ids = stream.integers(0, vocabulary, (count, setting.block_size), dtype=np.int32)
-    # random tokens stand for no text: a byte each
+    # Random tokens have no text, so each counts as a byte.
     num_bytes = np.full(count, setting.block_size - 1)
     return Blocks(input_ids, num_bytes, dropped_tokens=0, fingerprint="random")

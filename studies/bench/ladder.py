@@ -1,4 +1,4 @@
-"""The rows that one process can measure: the plain loop and packs of growing size, taken in turns."""
+"""The benchmark's rows: the plain loop, processes, and packs of growing size, measured in turns."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from studies.bench.options import Plan, Setting
 from studies.bench.result import Kind, Row
 
 Say = Callable[[str], None]
-_CHECKED = 8  # trials of a pack that are compared with their solo runs, spread over its seats
+_CHECKED = 8  # trials of a pack compared with their solo runs, spread over its seats
 
 
 class Workers(Protocol):
@@ -32,10 +32,10 @@ class Workers(Protocol):
     count: int
 
     def run(self) -> float:
-        """Seconds from the first start to the last end of a measurement in all of them."""
+        """Measure all processes at once, and return the seconds from first start to last end."""
 
     def peak_bytes(self) -> int:
-        """Most memory of all of them together."""
+        """Return the peak memory of all processes together."""
 
 
 @dataclass
@@ -52,13 +52,15 @@ class _Entry:
 
 
 class Ladder:
-    """Measures rows in turns (a, b, c, a, b, c, ...), so that a drift of the machine hits all of them alike.
+    """The measurement of rows in turns (a, b, c, a, b, c, ...).
+
+    In this order a drift of the machine's speed affects all rows alike.
 
     Args:
         plan: what to measure.
         input_ids: [N, T] training blocks.
-        say: takes a line of progress.
-        workers: the processes of the row of processes; None leaves it out.
+        say: called with each line of progress.
+        workers: the processes of the row of processes; None leaves the row out.
     """
 
     def __init__(
@@ -74,10 +76,10 @@ class Ladder:
         self.memories: dict[int, Memory] = {}
         self.matmul_rates: list[float] = []
         self.notes: list[str] = []
-        self.largest = 0  # pack that fits
+        self.largest = 0  # size of the largest pack that fits
 
     def run(self) -> list[Row]:
-        """Warm all rows up, then measure each of them in every repeat."""
+        """Warm up all rows, then measure each of them in every repeat."""
         entries = self._warm_up()
         for repeat in range(self._plan.repeats):
             self._say(
@@ -91,25 +93,26 @@ class Ladder:
         return [self._row(e, solo) for e in entries]
 
     def loop(self, trials: int, design: str = LORA) -> PackLoop:
-        """A fresh pack of trials 0, 1, ..."""
+        """Return a fresh pack of trials 0, 1, ..., K-1."""
         return PackLoop(self._lanes, self.setting, self._input_ids, range(trials), design)
 
     def measure_memory(self, trials: int, design: str = LORA) -> Memory | None:
-        """Of a pack; None where it does not fit."""
+        """Measure the memory of a pack; return None if it does not fit."""
         if self.setting.device == "cpu":
             return cpu_memory(self.setting, self._input_ids, trials, design)
         try:
             return gpu_memory(lambda: self.loop(trials, design), self._base_bytes)[1]
         except RuntimeError as error:
             if is_out_of_memory(error):
-                self._lanes.max_seats = None  # the next row asks for its own size
+                self._lanes.max_seats = None  # this limit is only for the pack that did not fit
                 return None
             raise
 
     def _warm_up(self) -> list[_Entry]:
-        """Every row once, unmeasured: compilers, caches and memory; ends the ladder at the first pack that is too big.
+        """Run every row once without a measurement, up to the first pack that is too large.
 
-        A whole round goes before the first measurement, since a pack of another size may recompile the layers of all.
+        This fills compilers and caches and measures memory. The whole round comes before the first
+        measurement, because a pack of another size may recompile the layers of all.
         """
         parts, entries = self._plan.parts, []
         matmul_rate(self.setting)
@@ -121,14 +124,15 @@ class Ladder:
                 _Entry(f"{self._workers.count} processes", "processes", self._workers.count)
             )
         packs = self._warm_packs() if "packs" in parts or "designs" in parts else []
-        entries += packs if "packs" in parts else packs[-1:]  # designs are compared in the largest
+        # Designs are compared in the largest pack only.
+        entries += packs if "packs" in parts else packs[-1:]
         if "designs" in parts and packs:
             entries += self._warm_designs()
         return entries
 
     def _warm_packs(self) -> list[_Entry]:
-        """Of LoRA alone, up to the largest that fits."""
-        found = []
+        """Warm up packs of LoRA alone, up to the largest that fits."""
+        entries = []
         for size in self._plan.packs:
             entry = _Entry(f"pack of {size}", "pack", size)
             if not self._warm_pack(entry):
@@ -137,19 +141,19 @@ class Ladder:
                 )
                 break
             self.largest = size
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     def _warm_designs(self) -> list[_Entry]:
-        """In the largest pack, all but LoRA alone, which is there."""
+        """Warm up the largest pack with each design except LoRA alone, which has a row already."""
         size = self.largest
-        found = [
+        entries = [
             _Entry(f"pack of {size}, {name}", "pack", size, name)
             for name in DESIGNS
             if name != LORA
         ]
-        fitting = [e for e in found if self._warm_pack(e)]
-        self.notes += [f"{e.name}: does not fit in memory" for e in found if e not in fitting]
+        fitting = [e for e in entries if self._warm_pack(e)]
+        self.notes += [f"{e.name}: does not fit in memory" for e in entries if e not in fitting]
         return fitting
 
     def _warm_plain(self) -> _Entry:
@@ -169,7 +173,7 @@ class Ladder:
         return entry
 
     def _warm_pack(self, entry: _Entry) -> bool:
-        """Whether it fits."""
+        """Warm up a pack, and return whether it fits."""
         self._say(f"warming up: {entry.name}")
         memory = self.measure_memory(entry.trials, entry.design)
         if memory is None:
@@ -187,7 +191,7 @@ class Ladder:
             assert self._workers is not None
             if self.setting.device == "cuda":
                 gc.collect()
-                torch.cuda.empty_cache()  # the others need the room
+                torch.cuda.empty_cache()  # the other processes need the memory
             entry.seconds.append(self._workers.run())
             entry.peak = self._workers.peak_bytes()
             return
@@ -203,15 +207,15 @@ class Ladder:
             entry.series = {k: loop.series[k] for k in spread(entry.trials, _CHECKED)}
 
     def _solo(self, trials: set[int]) -> dict[int, list[float]]:
-        """The loss series of each trial alone: a pack of one."""
-        found = {}
+        """Return the loss series of each trial trained alone in a pack of one."""
+        solo_series = {}
         if trials:
             self._say(f"solo runs of {len(trials)} trials, to compare losses")
         for trial in sorted(trials):
             loop = PackLoop(self._lanes, self.setting, self._input_ids, [trial])
             time_steps(loop, WARM_STEPS + self.setting.steps, self.setting.device)
-            found[trial] = loop.series[trial]
-        return found
+            solo_series[trial] = loop.series[trial]
+        return solo_series
 
     def _row(self, entry: _Entry, solo: dict[int, list[float]]) -> Row:
         comparable = entry.series if entry.design == LORA else {}
@@ -233,6 +237,6 @@ class Ladder:
 
 
 def spread(whole: int, parts: int) -> Sequence[int]:
-    """At most ``parts`` numbers below ``whole``, evenly spread, 0 among them."""
+    """Return at most ``parts`` numbers below ``whole``, evenly spread and starting at 0."""
     count = min(whole, parts)
     return [i * whole // count for i in range(count)]

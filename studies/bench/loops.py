@@ -1,4 +1,4 @@
-"""The two ways to train that are compared: stock PEFT with one trial at a time, and a pack of K trials."""
+"""The compared training loops: stock PEFT with one trial at a time, and a pack of K trials."""
 
 import math
 import warnings
@@ -25,44 +25,49 @@ from studies.bench.designs import ALPHA, LORA, trial_adapter
 from studies.bench.options import Setting
 
 Tokens = npt.NDArray[np.int32]
-_MAX_STEPS = 10_000  # of the schedule: long, so that no measurement comes to its end
+_MAX_STEPS = 10_000  # length of the schedule, which no measurement reaches
 
 
 class Loop(Protocol):
-    """Trains its trials one step further with each call."""
+    """A loop that trains its trials one step further with each call."""
 
-    def step(self) -> None: ...
+    def step(self) -> None:
+        """Train one step of each trial."""
 
     def finish(self) -> None:
-        """Read what has been started."""
+        """Read the results of steps that have been started."""
 
 
 def bench_base(setting: Setting) -> PreTrainedModel:
-    """The base, frozen and in eval mode: dropout of the base itself would only slow the rows that heed it."""
+    """Load the base, frozen and in eval mode.
+
+    Dropout in the base would only slow the rows that support it.
+    """
     return load_base(setting.base, dtype=getattr(torch, setting.dtype), device=setting.device)
 
 
 def bench_lanes(base: PreTrainedModel) -> Lanes:
-    """The packs as a host makes them."""
+    """Build lanes as a host does."""
     return Lanes(base, compile_backend="inductor" if base.device.type == "cuda" else None)
 
 
 def trial_training(setting: Setting, trial: int) -> TrainingConfig:
-    """Trials differ in seed and learning rate, as those of a search."""
+    """Return the training config of a trial; learning rates differ as in a search."""
     rate = 1e-3 * (1 + trial / 16)
     return TrainingConfig(max_steps=_MAX_STEPS, batch_size=setting.batch_size, learning_rate=rate)
 
 
 def trial_order(setting: Setting, input_ids: Tokens) -> BatchOrder:
-    """Every trial sees the same batches."""
+    """Return the batch order, the same for every trial."""
     return BatchOrder(len(input_ids), setting.batch_size, seed=0)
 
 
 class PlainLoop:
-    """Stock PEFT: LoRA of the same rank, alpha, scaling and targets, ``torch.optim.AdamW``, torch's cross entropy.
+    """A loop of stock PEFT with ``torch.optim.AdamW`` and torch's cross entropy.
 
-    The adapter is fp32 over a base of any dtype, as PEFT has it by default. The loop clips the gradient, as the trials
-    of the pack do, but reads no loss before the end of a measurement.
+    LoRA has the same rank, alpha, scaling and targets as in a pack. The adapter is fp32 over a base
+    of any dtype, which is PEFT's default. The loop clips gradients as a pack does, but reads no
+    loss before the end of a measurement.
     """
 
     def __init__(
@@ -84,9 +89,8 @@ class PlainLoop:
             task_type="CAUSAL_LM",
         )
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # PEFT 0.19-0.21 reads a deprecated attribute
+            # PEFT 0.19-0.21 reads a deprecated attribute.
+            warnings.simplefilter("ignore", FutureWarning)
             self._model: Any = get_peft_model(base, config).eval()
         self._device = base.device
         self._trained = [p for p in self._model.parameters() if p.requires_grad]
@@ -95,6 +99,7 @@ class PlainLoop:
         self._order, self._input_ids, self._step = trial_order(setting, input_ids), input_ids, 0
 
     def step(self) -> None:
+        """Train one step."""
         batch = self._input_ids[self._order.indices(self._step)]
         tokens = torch.from_numpy(batch).to(self._device, torch.long)
         loss = self._model(input_ids=tokens, labels=tokens, use_cache=False).loss
@@ -106,7 +111,7 @@ class PlainLoop:
 
     @torch.no_grad()
     def evaluate(self, input_ids: Tokens) -> float:
-        """Mean NLL of blocks."""
+        """Return the mean NLL of blocks [N, T]."""
         losses: list[float] = []
         for start in range(0, len(input_ids), self._order.batch_size):
             batch = input_ids[start : start + self._order.batch_size]
@@ -117,11 +122,11 @@ class PlainLoop:
         return sum(losses) / len(losses)
 
     def finish(self) -> None:
-        """Nothing: whoever takes the time waits for the device."""
+        """Do nothing: the caller that measures time waits for the device."""
 
 
 class PackLoop:
-    """A pack of the trials that are named by number."""
+    """A loop of a pack with the given trial numbers."""
 
     def __init__(
         self,
@@ -145,11 +150,12 @@ class PackLoop:
         return Seat(adapter, trial_training(setting, trial), order)
 
     def step(self) -> None:
-        """Start a step and read the one before, as the host of a study does."""
+        """Start a step and read the previous one, as the host of a study does."""
         before, self._unread = self._unread, self._lanes.start_step(self._seats, self._input_ids)
         self._read(before)
 
     def finish(self) -> None:
+        """Read the last step."""
         before, self._unread = self._unread, []
         self._read(before)
 
@@ -160,22 +166,26 @@ class PackLoop:
             self.series[trial].append(loss if isinstance(loss, float) else math.nan)
 
     def num_parameters(self) -> int:
-        """Of one seat."""
+        """Return the number of trained parameters of one seat."""
         return next(iter(self._seats.values())).adapter.num_parameters()
 
 
 def matmul_parameters(base: PreTrainedModel) -> int:
-    """Parameters that a token is multiplied with: all of the base, a tied head once, an untied input table never."""
+    """Return the number of parameters that each token is multiplied with.
+
+    These are all of the base, with a tied head counted once and an untied input table not at all.
+    """
     (head, _), table = head_of(base), next(base.get_input_embeddings().parameters())
     total = sum(p.numel() for p in base.parameters())
     return total if head is table else total - table.numel()
 
 
 def step_operations(base: PreTrainedModel, setting: Setting) -> int:
-    """Operations of one trial-step: 4 x parameters x tokens.
+    """Return the operations of one trial-step, 4 x parameters x tokens.
 
-    A multiplication and an addition for each parameter and token forward, and as many backward for the gradient of the
-    activations; a frozen base needs none for weights. Attention's own products and the adapter's are left out, so the
-    share of the matmul rate is a lower bound.
+    The forward pass takes a multiplication and an addition for each parameter and token, and the
+    backward pass as many for the gradients of the activations; a frozen base has no gradients of
+    weights. Attention's own products and the adapter's are left out, so the share of the matmul
+    rate is a lower bound.
     """
     return 4 * matmul_parameters(base) * setting.tokens

@@ -25,11 +25,12 @@ _MATMUL_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one loop, base included.
+    """Memory of one loop in bytes, base included.
 
     Attributes:
-        peak: on a GPU the most that tensors took; on a CPU the most that a process of its own took, code included.
-        resident: what is held between two steps.
+        peak: peak memory: on a GPU that of tensors; on a CPU that of a separate process, code
+            included.
+        resident: memory held between two steps.
     """
 
     peak: int
@@ -37,12 +38,13 @@ class Memory:
 
 
 def synchronize(device: str) -> None:
+    """Wait until a GPU has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def time_steps(loop: Loop, steps: int, device: str) -> float:
-    """Seconds of ``steps`` steps, from an idle device to an idle device."""
+    """Return the seconds of ``steps`` steps, from an idle device to an idle device."""
     synchronize(device)
     began = time.perf_counter()
     for _ in range(steps):
@@ -53,7 +55,10 @@ def time_steps(loop: Loop, steps: int, device: str) -> float:
 
 
 def matmul_rate(setting: Setting) -> float:
-    """Operations per second of a large square product in the base's dtype: the median over a third of a second."""
+    """Return the operations per second of a large square matrix product in the base's dtype.
+
+    It is the median over about a third of a second.
+    """
     size = 8192 if setting.device == "cuda" else 1024
     dtype = getattr(torch, setting.dtype)
     left, right = (torch.randn(size, size, device=setting.device).to(dtype) for _ in range(2))
@@ -67,11 +72,11 @@ def matmul_rate(setting: Setting) -> float:
             torch.matmul(left, right, out=product)
         synchronize(setting.device)
         seconds.append((time.perf_counter() - began) / repeats)
-    return 2 * size**3 / statistics.median(seconds[1:])  # the first warms up
+    return 2 * size**3 / statistics.median(seconds[1:])  # without the first, which warms up
 
 
 def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]:
-    """Make a loop, warm it, and tell what it took beside what was there before, with its base counted in."""
+    """Make and warm up a loop; return it with its memory, base included, other tensors excluded."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -86,13 +91,13 @@ def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]
 def cpu_memory(
     setting: Setting, input_ids: Tokens, trials: int, design: str | None
 ) -> Memory | None:
-    """What a process of its own takes for a pack of ``trials``, or for the plain loop where ``design`` is None.
+    """Measure the memory of a pack of ``trials``, or of the plain loop if ``design`` is None.
 
     Returns:
-        None where the system killed that process.
+        The memory of a separate process, or None if the system has killed it.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # one import of torch for all of them
+    context.set_forkserver_preload([__name__])  # imports torch once for all processes
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(_own_memory, setting, input_ids, trials, design).result()
@@ -110,14 +115,14 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | 
     time_steps(loop, _MEMORY_STEPS, setting.device)
     peak = process_peak()
     gc.collect()
-    with suppress(OSError, AttributeError):  # glibc alone can hand freed memory back
+    with suppress(OSError, AttributeError):  # only glibc can return freed memory
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     resident = _resident()
-    return Memory(max(peak, resident), resident)  # the kernel keeps the two on counts of its own
+    return Memory(max(peak, resident), resident)  # the kernel counts the two separately
 
 
 def process_peak() -> int:
-    """The most memory this process has held."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

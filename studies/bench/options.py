@@ -1,4 +1,4 @@
-"""What is measured: the options as given, checked, and the setting they come to on this machine."""
+"""The options of a benchmark, their checks, and the plan that follows from them on this machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,26 +16,34 @@ PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "
 _RAY_PARTS = ("processes", "report")
 _DTYPES = ("float32", "bfloat16", "float64")
 _AT_LEAST = {
-    "block_size": 2, "batch_size": 1, "max_pack": 1, "steps": 1, "repeats": 1, "processes": 1, "trials": 1,
-    "search_steps": 1,
+    "block_size": 2, "batch_size": 1, "max_pack": 1, "steps": 1, "repeats": 1, "processes": 1,
+    "trials": 1, "search_steps": 1,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """The options of ``hylorada bench``; None where the default depends on the machine or another option.
+    """The options of ``hylorada bench``.
+
+    An option is None if its default depends on the machine or on another option.
 
     Attributes:
-        model: base; None is ``tiny`` unless ``shape`` is given.
-        shape: random weights in the shape of a known base, instead of ``model``.
-        data: text; None is ``pydocs``, or random tokens with ``shape``.
-        packs: sizes such as ``1,2,4``; None is the powers of two up to ``max_pack``.
+        model: the base; None means ``tiny`` unless ``shape`` is given.
+        shape: shape of a known base, used with random weights instead of ``model``.
+        data: the text; None means ``pydocs``, or random tokens with ``shape``.
+        block_size: T, tokens per block.
+        batch_size: blocks per trial-step.
+        r: LoRA rank.
+        packs: pack sizes such as ``1,2,4``; None means the powers of two up to ``max_pack``.
+        max_pack: largest pack size.
         steps: optimizer steps of every trial in one measurement.
-        parts: which rows to measure, such as ``plain,packs``; None is all.
-        processes: that share the device in the row of processes.
-        ray: whether rows that need Ray are measured.
-        search: whether the search is timed from end to end too.
-        trials: of that search.
+        repeats: number of measurements of every row.
+        dtype: data type of the base.
+        parts: rows to measure, such as ``plain,packs``; None means all.
+        processes: number of processes that share the device in the row of processes.
+        ray: whether to measure rows that need Ray.
+        search: whether to time whole searches from end to end too.
+        trials: number of trials of such a search.
         search_steps: optimizer steps of each of its trials.
         profile: file for the profile of one step of the largest pack.
     """
@@ -62,12 +70,18 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One trial as every row trains it: plain values, so that it travels to other processes.
+    """The setting of each trial, equal in all rows; plain values that can be sent to processes.
 
     Attributes:
-        base: name or folder that :func:`hylorada.load_base` takes; empty until the random weights lie on disk.
+        base: name or folder for :func:`hylorada.load_base`; empty until random weights are on disk.
         shape: name of the random weights' shape, or None.
         data: name of the text; ``random`` for random tokens.
+        block_size: T, tokens per block.
+        batch_size: blocks per trial-step.
+        r: LoRA rank.
+        dtype: data type of the base.
+        device: ``cuda`` or ``cpu``.
+        steps: optimizer steps of every trial in one measurement.
     """
 
     base: str
@@ -82,13 +96,13 @@ class Setting:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one trial-step."""
+        """Number of tokens of one trial-step."""
         return self.block_size * self.batch_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Checked options: the setting, and what to measure with it."""
+    """Checked options: the setting, and the parts to measure with it."""
 
     setting: Setting
     parts: tuple[Part, ...]
@@ -102,17 +116,17 @@ class Plan:
 
 
 def check(options: BenchOptions) -> Plan:
-    """Check everything that can be checked before any compute.
+    """Check everything that can be checked before any compute, and return the plan.
 
     Raises:
-        InputError: all problems found.
+        InputError: there are problems; all are listed.
     """
     problems = _number_problems(options)
     cuda = torch.cuda.is_available()
     dtype = options.dtype or ("bfloat16" if cuda else "float32")
     if dtype not in _DTYPES:
         problems.append(f"dtype {dtype!r} is unknown; {nearest(dtype, _DTYPES)}")
-    # what trains in a fair time on the device: a GPU's size is a usual fine-tuning batch
+    # Sizes that train in reasonable time on the device: on a GPU a usual fine-tuning batch.
     block_size = options.block_size or (512 if cuda else 128)
     batch_size = options.batch_size or (4 if cuda else 2)
     base, data = _inputs(options, block_size, problems)
@@ -161,7 +175,7 @@ def _below(value: int | None, low: int) -> bool:
 
 
 def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tuple[str, str]:
-    """Names of base and text; of a shape's base there is none yet."""
+    """Check base and text and return their names; a shape's base has no name yet."""
     if options.shape is None:
         model, data = options.model or "tiny", options.data or "pydocs"
         try:
@@ -181,7 +195,7 @@ def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tupl
         )
     if options.data is not None:
         problems.append(
-            f"data {options.data!r} can't be used with shape: random weights are given random tokens"
+            f"data {options.data!r} can't be used with shape: random weights get random tokens"
         )
     if options.shape not in SHAPES:
         problems.append(f"shape {options.shape!r} is unknown; {nearest(options.shape, SHAPES)}")
@@ -205,8 +219,8 @@ def _packs(options: BenchOptions, cuda: bool, problems: list[str]) -> tuple[int,
 
 
 def _parts(options: BenchOptions, problems: list[str]) -> tuple[Part, ...]:
-    asked: Sequence[str] = PARTS if options.parts is None else options.parts.split(",")
-    problems += [f"rows: unknown {a!r}; {nearest(a, PARTS)}" for a in asked if a not in PARTS]
+    names: Sequence[str] = PARTS if options.parts is None else options.parts.split(",")
+    problems += [f"rows: unknown {n!r}; {nearest(n, PARTS)}" for n in names if n not in PARTS]
     if not options.ray and options.search:
         problems.append("search needs processes; leave out --no-processes")
-    return tuple(p for p in PARTS if p in asked and (options.ray or p not in _RAY_PARTS))
+    return tuple(p for p in PARTS if p in names and (options.ray or p not in _RAY_PARTS))

@@ -1,4 +1,4 @@
-"""A process for each trial: N plain loops on equal shares of the device, all at the same time, under Ray."""
+"""A process for each trial: N plain loops at once on equal shares of the device, under Ray."""
 
 import time
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from studies.bench.options import Setting
 from studies.engine.cluster import share
 from studies.engine.ray_start import start_ray, stop_ray
 
-_START_S = 0.2  # until all have heard when to start
+_START_S = 0.2  # delay within which all processes receive the common start time
 
 
 class _Worker:
-    """One process with the base and a plain loop of its own."""
+    """A process with its own base and plain loop."""
 
     def __init__(self, setting: Setting, input_ids: Tokens, threads: int) -> None:
         import torch
@@ -30,12 +30,13 @@ class _Worker:
         self._loop = PlainLoop(bench_base(setting), setting, input_ids)
 
     def warm_up(self) -> None:
+        """Train a few steps before the measurement."""
         from studies.bench.measure import WARM_STEPS, time_steps
 
         time_steps(self._loop, WARM_STEPS, self._setting.device)
 
     def run(self, start: float) -> tuple[float, float]:
-        """Train from ``start`` on; begin and end on the clock that all processes of a machine share."""
+        """Train from time ``start`` on, and return begin and end on the machine's common clock."""
         from studies.bench.measure import time_steps
 
         time.sleep(max(0.0, start - time.monotonic()))
@@ -44,14 +45,14 @@ class _Worker:
         return began, time.monotonic()
 
     def release(self) -> None:
-        """Give a GPU's memory back, all but the base's: the rows measured in between need the room."""
+        """Free a GPU's cached memory, because rows measured in between need it."""
         import torch
 
         if self._setting.device == "cuda":
             torch.cuda.empty_cache()
 
     def peak_bytes(self) -> int:
-        """Most memory; on a GPU that of tensors, to which each process's CUDA context comes on top."""
+        """Return the peak memory; on a GPU that of tensors, without the process's CUDA context."""
         import torch
 
         from studies.bench.measure import process_peak
@@ -62,16 +63,16 @@ class _Worker:
 
 
 class RayWorkers:
-    """The processes; see :class:`Workers`."""
+    """The processes as Ray actors; see :class:`studies.bench.ladder.Workers`."""
 
     def __init__(self, setting: Setting, input_ids: Tokens, count: int) -> None:
         self.count = count
         whole = ray.cluster_resources()
-        asked: dict[str, Any] = {"num_cpus": share(whole.get("CPU", 1), count)}
+        resources: dict[str, Any] = {"num_cpus": share(whole.get("CPU", 1), count)}
         if setting.device == "cuda":
-            asked["num_gpus"] = share(1, count)
+            resources["num_gpus"] = share(1, count)
         tokens = ray.put(input_ids)
-        make = ray.remote(_Worker).options(**asked).remote
+        make = ray.remote(_Worker).options(**resources).remote
         self._actors: list[Any] = [
             make(setting, tokens, max(1, available_cores() // count)) for _ in range(count)
         ]
@@ -79,12 +80,14 @@ class RayWorkers:
         self._all("release")
 
     def run(self) -> float:
+        """Measure all processes at once, and return the seconds from first start to last end."""
         self._all("warm_up")
         spans = self._all("run", time.monotonic() + _START_S)
         self._all("release")
         return float(max(end for _, end in spans) - min(begin for begin, _ in spans))
 
     def peak_bytes(self) -> int:
+        """Return the sum of the processes' peak memory."""
         return sum(self._all("peak_bytes"))
 
     def _all(self, method: str, *arguments: float) -> list[Any]:
@@ -95,7 +98,10 @@ class RayWorkers:
 def ray_workers(
     setting: Setting, input_ids: Tokens, count: int, workspace: Path
 ) -> Iterator[RayWorkers]:
-    """The processes under a private Ray, which ends with them; :func:`make_private` has been called before."""
+    """Start the processes under a private Ray, and stop it afterwards.
+
+    :func:`make_private` must have been called before.
+    """
     start_ray(None, workspace)
     try:
         yield RayWorkers(setting, input_ids, count)

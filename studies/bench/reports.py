@@ -1,4 +1,4 @@
-"""What a report costs a pack: evaluation, checkpoint, and the way through host and Tune."""
+"""The cost of a pack's report: evaluation, checkpoint, and the messages through host and Tune."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ EVERY = 25  # optimizer steps between reports
 
 
 class _Jobs:
-    """K jobs for Tune; notes when the last of them came to each step."""
+    """A source of K jobs that notes when the last of them reported each step."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = jobs
@@ -24,28 +24,33 @@ class _Jobs:
         self.failures: list[str] = []
 
     def remaining(self) -> int:
+        """Return the number of jobs not yet handed out."""
         return len(self._jobs)
 
     def next_job(self) -> tuple[Job, int] | None:
+        """Return the next job, or None at the end."""
         return (self._jobs.pop(0), 0) if self._jobs else None
 
     def on_report(self, name: str, report: Report) -> bool:
+        """Note the time of a report, and let the trial continue."""
         self.times[report.step] = time.perf_counter()
         return False
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        """Note a failure."""
         self.failures.append(f"{name}: {reason}")
 
     def on_restart(self, name: str) -> None:
-        """Left to the times: a bench on a machine that loses processes measures that."""
+        """Do nothing: on a machine that loses processes the times include the loss."""
 
 
 def report_cost(
     setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path
 ) -> dict[str, Any]:
-    """Train ``seats`` trials twice, with and without reports between their first and their last.
+    """Train ``seats`` trials twice, with and without reports between the first and the last.
 
-    The time from the first report to the last is compared, so starts and compilers are left out; both have the last.
+    The compared time lies between the first and the last report, which both runs have, so it
+    includes no start and no compiler.
     """
     periods = 8 if setting.device == "cuda" else 3
     last = EVERY * (periods + 1)

@@ -1,4 +1,4 @@
-"""What a benchmark found: raw repeats, and the figures that follow from them."""
+"""Results of a benchmark: raw repeats, and the figures computed from them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,16 @@ class Row:
     """One way to train.
 
     Attributes:
-        trials: that train at the same time.
-        trial_steps: of all of them together in one repeat.
-        seconds: of each repeat.
-        parameters: that each trial trains.
+        name: title of the row.
+        kind: the plain loop, one process per trial, or a pack.
+        trials: number of trials that train at the same time.
+        trial_steps: steps of all trials together in one repeat.
+        seconds: seconds of each repeat.
+        parameters: number of parameters that each trial trains.
         design: one of :data:`DESIGNS`.
-        peak_bytes: most memory, base included; of all processes together where there are several.
-        loss_difference: largest difference of a trial's loss from its solo run; None where there is none to compare.
+        peak_bytes: peak memory with the base, summed over processes if there are several.
+        loss_difference: largest difference of a trial's loss from its solo run; None if there is
+            no solo run.
     """
 
     name: str
@@ -36,24 +39,24 @@ class Row:
 
     @property
     def rate(self) -> float:
-        """Trial-steps per second, the median of the repeats."""
+        """Trial-steps per second (median of the repeats)."""
         return self.trial_steps / statistics.median(self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All that was measured.
+    """All measurements of a benchmark.
 
     Attributes:
-        setting: one trial as every row trains it.
+        setting: the setting of each trial, equal in all rows.
         provenance: versions, commit, device.
-        step_operations: of one trial-step; see :func:`step_operations`.
-        matmul_rates: operations per second of the device, of each repeat.
-        rows: in the order of the table.
-        memory: of packs of growing size, and the growth with each seat.
+        step_operations: operations of one trial-step; see :func:`step_operations`.
+        matmul_rates: operations per second of the device in each repeat.
+        rows: rows in the order of the table.
+        memory: memory of packs of growing size, and its growth with each seat.
         report: cost of a report through Tune and host.
-        search: trials per hour of a whole search, ours and a process for each trial.
-        notes: what the reader must know, such as where the ladder of packs ended.
+        search: trials per hour of a whole search, packed and with a process for each trial.
+        notes: notes for the reader, such as the size at which packs stopped fitting.
     """
 
     setting: Mapping[str, Any]
@@ -68,23 +71,27 @@ class Bench:
 
     @property
     def matmul_rate(self) -> float:
+        """Operations per second of the device (median of the repeats); 0 without repeats."""
         return statistics.median(self.matmul_rates) if self.matmul_rates else 0.0
 
     @property
     def design_rows(self) -> Sequence[Row]:
-        """Packs of one size, LoRA alone first; empty where designs were not measured."""
+        """Rows of packs of one size, LoRA alone first; empty if designs were not measured."""
         sizes = {r.trials for r in self.rows if r.design != LORA}
         return [r for r in self.rows if r.kind == "pack" and r.trials in sizes]
 
     def step_time_ratios(self, row: Row) -> Sequence[float]:
-        """A step's time over that of LoRA alone, in each repeat: rows are measured in turns, so repeats are pairs."""
+        """Return the ratio of a step's time to that of LoRA alone in each repeat.
+
+        Rows are measured in turns, so repeats are pairs.
+        """
         lora = self._lora_beside(row)
         return (
             [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
         )
 
     def figures(self, row: Row) -> dict[str, float | None]:
-        """What the tables show of a row; the last two are against LoRA alone."""
+        """Return the figures of a row for the tables; the last two compare it with LoRA alone."""
         tokens = self.setting["block_size"] * self.setting["batch_size"]
         share = row.rate * self.step_operations / self.matmul_rate if self.matmul_rate else None
         lora = self._lora_beside(row)
@@ -105,11 +112,11 @@ class Bench:
         return None if other is None else row.rate / other.rate
 
     def _lora_beside(self, row: Row) -> Row | None:
-        """LoRA alone in a pack of the same size; None for what is no pack."""
+        """Return the row of LoRA alone in a pack of the same size; None if the row is no pack."""
         packs = (r for r in self.rows if row.kind == r.kind == "pack" and r.trials == row.trials)
         return next((r for r in packs if r.design == LORA), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, raw repeats included."""
+        """Return all values, raw repeats included, as JSON types."""
         rows = [{**asdict(r), "seconds": list(r.seconds), **self.figures(r)} for r in self.rows]
         return {**asdict(self), "rows": rows, "matmul_rate": self.matmul_rate}

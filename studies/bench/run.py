@@ -30,11 +30,11 @@ _REPORT_SEATS = {"cuda": 16, "cpu": 4}  # what a host has by default
 
 
 def run_bench(plan: Plan, say: Say) -> Bench:
-    """Measure all that the plan asks for.
+    """Measure all parts of the plan.
 
     Args:
-        plan: checked.
-        say: takes a line of progress.
+        plan: checked plan.
+        say: called with each line of progress.
     """
     provenance = _provenance(plan)  # before anything loads the machine or changes the code
     with base_on_disk(plan) as plan, _workspace() as workspace:
@@ -67,7 +67,7 @@ def run_bench(plan: Plan, say: Say) -> Bench:
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """A folder for Ray's files. One for all that this process does: Ray keeps the first token it has read."""
+    """Create a folder for Ray's files, once for the process: Ray keeps the first token it reads."""
     folder = short_folder()
     try:
         make_private(folder)
@@ -83,9 +83,8 @@ def _measure_rows(
     with ExitStack() as stack:
         workers = None
         if "processes" in plan.parts:
-            from studies.bench.processes import (
-                ray_workers,
-            )  # imports Ray, which reads the environment
+            # Imported here, because Ray reads the environment when it is imported.
+            from studies.bench.processes import ray_workers
 
             say(f"starting {plan.processes} processes")
             workers = stack.enter_context(
@@ -96,37 +95,37 @@ def _measure_rows(
 
 
 def _outside(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path) -> dict[str, Any]:
-    """What other processes do while this one does nothing."""
-    found: dict[str, Any] = {}
+    """Measure the parts that run in other processes while this one is idle."""
+    parts: dict[str, Any] = {}
     if "report" in plan.parts:
         from studies.bench.reports import report_cost
 
         seats = _REPORT_SEATS[plan.setting.device]
         say(f"cost of a report: {seats} seats, with and without")
-        found["report"] = report_cost(plan.setting, blocks, seats, workspace)
+        parts["report"] = report_cost(plan.setting, blocks, seats, workspace)
     if plan.search:
-        found["search"] = time_searches(plan, blocks, say)
-    return found
+        parts["search"] = time_searches(plan, blocks, say)
+    return parts
 
 
 def _release(plan: Plan) -> None:
-    """Give the GPU's memory to the processes that come next."""
+    """Free the GPU's memory for the processes that come next."""
     gc.collect()
     if plan.setting.device == "cuda":
         torch.cuda.empty_cache()
 
 
 def _memory(ladder: Ladder, say: Say) -> dict[str, Any]:
-    """Memory of packs of several sizes, and what each further seat adds."""
-    found = dict(ladder.memories)
+    """Measure the memory of packs of several sizes, and what each further seat adds."""
+    memories = dict(ladder.memories)
     for size in _MEMORY_PACKS:
-        if size not in found and not any("does not fit" in n for n in ladder.notes):
+        if size not in memories and not any("does not fit" in n for n in ladder.notes):
             say(f"memory of a pack of {size}")
             memory = ladder.measure_memory(size)
             if memory is None:
                 break
-            found[size] = memory
-    shown = {k: found[k] for k in _MEMORY_PACKS if k in found} or found
+            memories[size] = memory
+    shown = {k: memories[k] for k in _MEMORY_PACKS if k in memories} or memories
     adapter = ladder.loop(1).num_parameters()
     values: dict[str, Any] = {
         "packs": {str(k): dataclasses.asdict(m) for k, m in sorted(shown.items())},

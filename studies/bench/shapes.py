@@ -1,4 +1,4 @@
-"""Bases with random weights in the shape of known ones: speed needs the shape alone, and no download."""
+"""Bases with random weights in the shape of known ones, whose speed can be measured offline."""
 
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ _SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_e
 
 
 def shape_config(shape: str) -> PreTrainedConfig:
-    """The config of GPT-2 124M or SmolLM2-135M."""
+    """Return the config of GPT-2 124M or SmolLM2-135M."""
     if shape == "gpt2":
         return transformers.GPT2Config()
     return transformers.LlamaConfig(**_SMOLLM2, tie_word_embeddings=True)
 
 
 def write_shape(shape: str, dtype: str, folder: Path) -> None:
-    """Write a base with random weights, which every process then loads as it would a real one."""
+    """Write a base with random weights, which every process then loads like a real one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(shape_config(shape))

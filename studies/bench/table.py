@@ -1,4 +1,4 @@
-"""A benchmark as text."""
+"""The text output of a benchmark."""
 
 import numpy as np
 from rich.console import Console
@@ -12,9 +12,10 @@ _GIB, _MIB = 1 << 30, 1 << 20
 
 
 def print_bench(bench: Bench, out: Console) -> None:
-    """The table, then one line for each of the other findings."""
+    """Print the tables, then one line for each of the other measurements."""
     setting, device = bench.setting, bench.provenance
-    size = f"{setting['batch_size']} x {setting['block_size']} tokens a trial-step, LoRA r={setting['r']}"
+    tokens = f"{setting['batch_size']} x {setting['block_size']} tokens"
+    size = f"{tokens} a trial-step, LoRA r={setting['r']}"
     head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
     lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
     _print(out, lines)
@@ -51,20 +52,21 @@ def _design_sheet(bench: Bench) -> Sheet:
 
 
 def _design_cells(bench: Bench, row: Row) -> tuple[str, ...]:
-    found = bench.figures(row)
-    parameters = f"{row.parameters:,}" if row.design == LORA else f"+{found['added_parameters']:,}"
+    figures = bench.figures(row)
+    added = f"+{figures['added_parameters']:,}"
+    parameters = f"{row.parameters:,}" if row.design == LORA else added
     low, high = np.quantile(bench.step_time_ratios(row), (0.25, 0.75))
-    return parameters, f"{found['step_time_ratio']:.3f}x", f"{low:.3f} - {high:.3f}", _peak(row)
+    return parameters, f"{figures['step_time_ratio']:.3f}x", f"{low:.3f} - {high:.3f}", _peak(row)
 
 
 def _cells(bench: Bench, row: Row) -> list[str]:
-    found = bench.figures(row)
+    figures = bench.figures(row)
     share, plain, processes = (
-        found[k] for k in ("matmul_share", "ratio_to_plain", "ratio_to_processes")
+        figures[k] for k in ("matmul_share", "ratio_to_plain", "ratio_to_processes")
     )
     return [
         f"{row.rate:.2f}",
-        f"{found['tokens_per_s']:,.0f}",
+        f"{figures['tokens_per_s']:,.0f}",
         "" if share is None else f"{100 * share:.1f} %",
         _peak(row),
         "" if plain is None else f"{plain:.2f}x",
@@ -94,29 +96,31 @@ def _memory_lines(bench: Bench) -> list[str]:
         own = memory["adapter_and_optimizer_bytes"]
         held, peak = memory["resident_growth_per_seat"], memory["peak_growth_per_seat"]
         lines.append(
-            f"each further seat: {held / _MIB:.2f} MiB held between steps ({held / own:.2f} x the {own / _MIB:.2f} MiB "
-            f"of adapter and optimizer), {peak / _MIB:.1f} MiB at the peak"
+            f"each further seat: {held / _MIB:.2f} MiB held between steps ({held / own:.2f} x the "
+            f"{own / _MIB:.2f} MiB of adapter and optimizer), {peak / _MIB:.1f} MiB at the peak"
         )
     return lines
 
 
 def _report_lines(bench: Bench) -> list[str]:
-    found = bench.report
-    if not found:
+    report = bench.report
+    if not report:
         return []
     return [
-        f"a report every {found['every']} steps ({found['seats']} seats through Tune and host, {found['eval_blocks']} "
-        f"validation blocks): {found['cost_percent']:+.1f} % of time, {found['ms_per_report']:.0f} ms a seat's report"
+        f"a report every {report['every']} steps ({report['seats']} seats through Tune and host, "
+        f"{report['eval_blocks']} validation blocks): {report['cost_percent']:+.1f} % of time, "
+        f"{report['ms_per_report']:.0f} ms a seat's report"
     ]
 
 
 def _search_lines(bench: Bench) -> list[str]:
-    found = bench.search
-    if not found:
+    search = bench.search
+    if not search:
         return []
-    processes, host = found["processes"], found["host"]
+    processes, host = search["processes"], search["host"]
     return [
-        f"search of {found['trials']} trials x {found['steps']} steps, from end to end: a process a trial "
-        f"({found['processes_at_once']} at once) {processes['seconds']:.0f} s = {processes['trials_per_hour']:,.0f} "
-        f"trials/h; packed {host['seconds']:.0f} s = {host['trials_per_hour']:,.0f} trials/h: {found['ratio']:.2f}x"
+        f"search of {search['trials']} trials x {search['steps']} steps, from end to end: "
+        f"a process a trial ({search['processes_at_once']} at once) {processes['seconds']:.0f} s = "
+        f"{processes['trials_per_hour']:,.0f} trials/h; packed {host['seconds']:.0f} s = "
+        f"{host['trials_per_hour']:,.0f} trials/h: {search['ratio']:.2f}x"
     ]

@@ -1,7 +1,7 @@
 #!/bin/bash
 # One study over the nodes of a Slurm job: sbatch studies/clusters/slurm.sh [more options of `hylorada run`]
 # Submit it from a clone of this repository with .venv in it, on a file system that all nodes see; the study lands in
-# its mlruns. When the job is pre-empted or its time is up, submit it again: it goes on where it was.
+# its mlruns. When the job is pre-empted or its time is up, submit it again: it resumes.
 #SBATCH --job-name=hylorada
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

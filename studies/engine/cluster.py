@@ -1,4 +1,4 @@
-"""Ray for the length of a study: the devices of this machine or of a cluster, and a host on each."""
+"""Ray for the length of a study: the devices of this machine or a cluster, and a host on each."""
 
 import math
 import uuid
@@ -32,22 +32,22 @@ _GONE = (  # a node, or a process on it
 
 
 def _never() -> None:
-    """The check of a run that nothing but its own end ends."""
+    """Do nothing: the default check of a run that only ends by itself."""
 
 
 class Cluster:
     """Ray for the length of a study: a private one on this machine, or a cluster that is joined.
 
-    The private one needs :func:`make_private` before Ray is imported.
+    A private Ray needs :func:`make_private` before Ray is imported.
 
     Args:
-        address: of a cluster; None starts a private Ray.
-        seats: trials in a pack; None is 4 on CPUs, and what a few steps on a GPU show to be best there.
+        address: address of a cluster; None starts a private Ray.
+        seats: trials in a pack; None means 4 on CPUs and a short measurement on GPUs.
         workspace: a folder with a short path for Ray's files.
-        batch_size: of most trials.
+        batch_size: batch size of most trials.
         engine: arguments of every host's engine.
         blocks: the tokenised text; None leaves it to :meth:`give`.
-        gate: of a cluster; what nodes must pass that join later.
+        gate: check that nodes must pass that join a cluster later.
 
     Raises:
         InputError: the cluster can't be reached.
@@ -65,47 +65,47 @@ class Cluster:
         gate: Gate | None = None,
     ) -> None:
         self._address, self._folder, self._gate = address, workspace, gate
-        if not ray.is_initialized():  # a cluster has been joined before, to look at its nodes
+        if not ray.is_initialized():  # a cluster is already joined: its nodes were checked first
             start_ray(address, workspace)
-        self._kind = (
-            "GPU" if nodes_with("GPU") else "CPU"
-        )  # for good: what joins later is no reason to change
+        # Fixed from here on, whatever nodes join later.
+        self._kind = "GPU" if nodes_with("GPU") else "CPU"
         self._name = f"hylorada-{uuid.uuid4().hex}"
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
-        self._asked_seats, self._batch_size = seats, batch_size
+        self._requested_seats, self._batch_size = seats, batch_size
         self._registry = start_registry(self._name, engine, self._text_key, gate)
-        if address is None:  # the first host imports what it needs while the driver does
+        if address is None:  # the first host runs its imports while the driver runs its own
             here = ray.get_runtime_context().get_node_id()
             self._registry.host.remote(here, self._device(here))
         if blocks is not None:
             self.give(blocks)
 
     def give(self, blocks: Any) -> None:
-        """Hand over the tokenised text, for which hosts wait.
+        """Hand the tokenised text to the hosts, which wait for it.
 
-        Its reference, some hundred bytes, stays in a joined cluster: taking it back could hang where that is gone.
+        The reference, some hundred bytes, stays in a joined cluster: deleting it could hang if the
+        cluster is gone.
         """
         self._blocks = ray.put(blocks)  # lives as long as the driver
         _internal_kv_put(self._text_key, cloudpickle.dumps(self._blocks))
 
     @cached_property
     def seats(self) -> int:
-        """Trials in a pack."""
-        return self._asked_seats or (
+        """Number of trials in a pack."""
+        return self._requested_seats or (
             self._measured_seats(self._batch_size) if self._kind == "GPU" else 4
         )
 
     def _measured_seats(self, batch_size: int) -> int:
-        return int(self._ask("find_seats", batch_size))
+        return int(self._call_host("find_seats", batch_size))
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """The answer of any host; one that dies over it is replaced."""
+    def _call_host(self, method: str, *arguments: Any) -> Any:
+        """Call a method of any host and return its result; replace a host that dies meanwhile."""
         number, lost, cause = None, None, None
         for attempt in range(HOST_TRIES):
             nodes = wait_for(lambda: nodes_with(self._kind), 60)
             if not nodes:
                 raise StudyStopped("no node of the cluster is left to train on")
-            # in turn: a node that has just died is listed for some seconds
+            # Try nodes in turn: Ray lists a dead node for some more seconds.
             node = nodes[attempt % len(nodes)]["NodeID"]
             try:
                 host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))
@@ -115,29 +115,35 @@ class Cluster:
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
 
     def _device(self, node: str) -> str:
-        """Id of a node's first GPU, as trials there get it: users may have hidden some; empty on CPUs."""
+        """Return the id of a node's first GPU as trials on that node see it; empty on CPUs.
+
+        Only a task on the node knows it: the user may have hidden some of its GPUs.
+        """
         if self._kind == "CPU":
             return ""
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        asked = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
-        return str(ray.get(asked.remote()))
+        task = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
+        return str(ray.get(task.remote()))
 
     def probe(self, jobs: Sequence["Job"]) -> None:
-        """Try out jobs on a host before anything is trained.
+        """Try jobs on a host before anything is trained.
 
         Raises:
-            InputError: what is not as it must be.
+            InputError: a job can't run on this base; all problems are listed.
         """
-        if problems := self._ask("probe", [job.to_dict() for job in jobs]):
+        if problems := self._call_host("probe", [job.to_dict() for job in jobs]):
             raise InputError(problems)
 
     def evaluate_base(self, split: str) -> dict[str, float]:
-        """The base's figures, from any host."""
-        return dict(self._ask("evaluate_base", split))
+        """Return the metrics of the base alone on one split, computed by any host."""
+        return dict(self._call_host("evaluate_base", split))
 
     @property
     def resources(self) -> dict[str, float]:
-        """What one trial asks for, in a whole run: its share of a GPU, or of the cores of the smallest node now."""
+        """Resources that one trial requests for a whole run.
+
+        Its share of a GPU, or of the cores that the smallest node has now.
+        """
         if self._kind == "GPU":
             return {"cpu": 0, "gpu": share(1, self.seats)}
         return {
@@ -148,23 +154,22 @@ class Cluster:
         }
 
     def free(self, name: str) -> None:
-        """Empty the seat of a trial whose process is gone."""
+        """Free the seat of a trial whose process is gone."""
         for host in ray.get(self._registry.hosts.remote()):
             host.free.remote(name)
 
     def run(self, source: "Source", check: Callable[[], None] = _never) -> None:
-        """Run all jobs of a source; returns when each has ended.
+        """Run all jobs of a source and return when each has ended.
 
         Args:
-            source: of the jobs.
-            check: raises if the run is to end.
+            source: source of the jobs.
+            check: raises if the run should end.
 
         Raises:
-            StudyStopped: something outside the trials keeps them from going on.
+            StudyStopped: a fault outside the trials keeps them from continuing.
         """
-        from studies.engine.tune_loop import (
-            run_trials,
-        )  # takes seconds to import; hosts start meanwhile
+        # This import takes seconds, in which the hosts start.
+        from studies.engine.tune_loop import run_trials
 
         waiting = 0 if self._gate is None else 1
         folder = self._folder / "t"
@@ -173,7 +178,7 @@ class Cluster:
             check,
             self.free,
             registry=self._name,
-            asked=self.resources,
+            resources=self.resources,
             waiting=waiting,
             folder=folder,
         )
@@ -184,7 +189,7 @@ class Cluster:
         stop_ray(self._address)
 
     def leave(self) -> None:
-        """End the hosts on a Ray that goes on; another ends them itself."""
+        """Stop the hosts on the calling program's Ray; any other Ray stops them at its own end."""
         if is_theirs():
             for host in ray.get(self._registry.hosts.remote()):
                 ray.kill(host)
@@ -197,23 +202,26 @@ def _gpu_id() -> str:
 
 
 def admit(gate: Gate, wait: float) -> None:
-    """See that trials can run on the nodes of the cluster that was joined.
+    """Check that trials can run on the nodes of the joined cluster.
 
     Args:
-        gate: that the nodes must pass.
-        wait: seconds to wait for the first of them.
+        gate: check that the nodes must pass.
+        wait: seconds to wait for the first node.
 
     Raises:
-        InputError: there is none in time, or one does not fit.
+        InputError: no node appears in time, or a node fails the check.
     """
     nodes = wait_for(training_nodes, wait)
     if not nodes:
-        largest = "largest node has 0 CPU and 0 GPU; --wait SECONDS waits for nodes that are still to come"
-        raise InputError(f"each trial asks a share of a CPU or of a GPU; {largest}")
+        largest = "largest node has 0 CPU and 0 GPU; --wait SECONDS waits for nodes to join"
+        raise InputError(f"each trial needs a share of a CPU or of a GPU; {largest}")
     if problems := gate.admit(nodes):
         raise InputError(problems)
 
 
 def share(whole: float, parts: int) -> float:
-    """One part of a resource, rounded down to the 1e-4 that Ray counts in: rounded up, the last part would not fit."""
+    """Return one of ``parts`` equal parts of a resource, rounded down to Ray's unit of 1e-4.
+
+    Rounded up, the last part would not fit.
+    """
     return math.floor(1e4 * whole / parts) / 1e4

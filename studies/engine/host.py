@@ -1,7 +1,7 @@
-"""The host: the actor that owns the packs of one device, and the registry that makes one host for each device.
+"""The actor that owns the packs of one device (the host), and the registry of all hosts.
 
-Trials ask a host to advance; it steps all that wait in one pass, admits joins at every step, and lingers a moment for
-trials that have just reported, so that the pack stays full.
+Trials call a host's ``advance``. The host steps all waiting trials in one pass, admits new trials
+at every step, and waits a moment for trials that have just reported, so that the pack stays full.
 """
 
 import asyncio
@@ -26,61 +26,60 @@ from studies.trials.messages import Job, Report
 Result = TypeVar("Result")
 ENGINE = "studies.engine.packs:Engine"
 _ON_CPUS = {
-    # glibc would give the memory of a step back to the system, and get it anew, page by page, in the next
-    "MALLOC_MMAP_THRESHOLD_": os.environ.get(
-        "MALLOC_MMAP_THRESHOLD_", str(1 << 25)
-    ),  # the most it takes
+    # By default glibc returns a step's memory to the system and gets it back page by page in the
+    # next step. 1 << 25 is the largest value that glibc accepts here.
+    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 25)),
     "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
 }
-_LOOK_S = 0.05  # between two looks for the text
-_LINGER_S = 0.1  # longest wait for trials that are between two reports
+_POLL_S = 0.05  # between two checks for the text
+_LINGER_S = 0.1  # longest wait for trials that have just reported
 
 
 class Host:
-    """Serves ``attach``, ``advance`` and ``detach`` of many trials with one engine; made by the :class:`Registry`.
+    """The actor that serves many trials with one engine; made by the :class:`Registry`.
 
-    Every incarnation of a trial process has its own token: Tune may start a process for a trial, hand the trial to
-    another, and stop the first, whose late messages must not disturb the second.
+    Every process of a trial has its own token. Tune may start a process for a trial, give the trial
+    to another one, and stop the first, whose late calls must not disturb the second.
     """
 
     def __init__(self, engine: Mapping[str, Any], text_key: bytes) -> None:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
-        make = getattr(importlib.import_module(module), name)  # torch is imported in the host alone
-        # one thread computes: on a CPU a second one with a team of OpenMP threads would halve the speed of both
+        make = getattr(importlib.import_module(module), name)  # only the host imports torch
+        # Only one thread computes: on a CPU, a second team of OpenMP threads would halve the speed
+        # of both.
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
         self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
-        self._builder = ThreadPoolExecutor(1)  # makes seats while the others go on
+        self._builder = ThreadPoolExecutor(1)  # builds seats while other trials train
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
-        self._between: dict[
-            str, float
-        ] = {}  # trials that have just reported -> when to stop waiting for them
-        self._suspects: set[str] = (
-            set()
-        )  # trials of a pass that failed; each goes alone until its next report
+        # Trials that have just reported, each with the time at which to stop waiting for it.
+        self._expected: dict[str, float] = {}
+        # Trials of a pass that failed. Each trains alone until its next report.
+        self._suspects: set[str] = set()
         self._operations: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
-        self._gone = False  # its device is lost
+        self._gone = False  # whether the device is lost
 
     async def attach(
         self, job: dict[str, Any], token: str, seen: int, alone: bool = False
     ) -> Report | None:
-        """Take a seat; a second incarnation of a trial takes over from the first.
+        """Take a seat for a trial; a second process of the trial takes over from the first.
 
         Args:
-            job: to train.
-            token: of the incarnation.
+            job: the job to train.
+            token: token of the trial's process.
             seen: the last step that the driver knows.
-            alone: whether it is to train alone until its next report, for it may be what costs hosts their devices.
+            alone: whether the trial must train alone until its next report, because it may be the
+                one that makes hosts lose their devices.
 
         Returns:
-            The report that the checkpoint holds, if the driver has seen less than it.
+            The report in the checkpoint, if it is newer than the last step that the driver knows.
         """
         name = job["name"]
-        if name in self._tokens:  # its checkpoint is not to change while it is read
+        if name in self._tokens:  # the checkpoint must not change while it is read
             await self._between_passes(lambda: self._release(name, Superseded(name)))
         occupant = await self._compute(self._engine.build, Job.from_dict(job), thread=self._builder)
 
@@ -88,7 +87,7 @@ class Host:
             self._release(name, Superseded(name))
             self._engine.attach(occupant)
             self._tokens[name] = token
-            self._expect(name)  # it will ask to advance at once
+            self._expect(name)  # its first call of `advance` follows at once
             if alone:
                 self._suspects.add(name)
             stored: Report | None = self._engine.stored_report(name, seen)
@@ -97,7 +96,7 @@ class Host:
         return await self._between_passes(take)
 
     async def detach(self, name: str, token: str) -> None:
-        """Leave the seat; without effect for an incarnation that has been superseded."""
+        """Release the seat of a trial, unless a newer process of the trial holds it."""
 
         def leave() -> None:
             if self._tokens.get(name) == token:
@@ -106,7 +105,7 @@ class Host:
         await self._between_passes(leave)
 
     async def free(self, name: str) -> None:
-        """Empty the seat of a trial whose process is gone."""
+        """Free the seat of a trial whose process is gone."""
         await self._between_passes(lambda: self._release(name, SeatLost(name)))
 
     async def advance(self, name: str, token: str) -> Report:
@@ -114,26 +113,26 @@ class Host:
 
         Raises:
             SeatLost: the trial has no seat here.
-            Superseded: a newer process of the trial has it.
-            DeviceLost: the device takes no more work.
-            HostGone: it has been so since before.
+            Superseded: a newer process of the trial has the seat.
+            DeviceLost: the device was lost in this pass.
+            HostGone: the device was lost before this call, or while it waited for its pass.
         """
         if self._gone:
             raise HostGone(name)
         if self._tokens.get(name) != token:
             raise Superseded(name) if name in self._tokens else SeatLost(name)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
-        self._between.pop(name, None)
+        self._expected.pop(name, None)
         self._start()
         report: Report = await future
         return report
 
     async def evaluate_base(self, split: str) -> dict[str, float]:
-        """The figures of the base alone on one split."""
+        """Return the metrics of the base alone on one split."""
         return await self._compute(self._engine.evaluate_base, split)
 
     async def probe(self, jobs: list[dict[str, Any]]) -> list[str]:
-        """What is not as it must be with these jobs on this base; nothing, if all is well."""
+        """Return the problems of these jobs on this base; an empty list if there are none."""
         from hylorada import InputError
 
         def check() -> list[str]:
@@ -146,7 +145,7 @@ class Host:
         return await self._compute(check)
 
     async def find_seats(self, batch_size: int) -> int:
-        """The pack size at which this device does most."""
+        """Return the pack size with the highest throughput on this device."""
         return await self._compute(self._engine.find_seats, batch_size)
 
     async def _compute(
@@ -155,7 +154,7 @@ class Host:
         *arguments: Any,
         thread: ThreadPoolExecutor | None = None,
     ) -> Result:
-        """The function's result; by default from the thread of the passes, after the one under way."""
+        """Return a function's result; by default it runs between two passes, in their thread."""
         if self._gone:
             raise HostGone
         try:
@@ -163,17 +162,17 @@ class Host:
                 thread or self._thread, function, *arguments
             )
         except Exception as error:
-            if (told := self._told(error)) is error:
+            if (translated := self._note_loss(error)) is error:
                 raise
-            raise told from error
+            raise translated from error
 
     def _expect(self, name: str) -> None:
-        """Linger for this trial."""
-        self._between[name] = time.monotonic() + _LINGER_S
+        """Wait a moment for this trial before the next pass."""
+        self._expected[name] = time.monotonic() + _LINGER_S
 
     def _release(self, name: str, reason: Exception) -> None:
         self._tokens.pop(name, None)
-        self._between.pop(name, None)
+        self._expected.pop(name, None)
         waiting = self._waiting.pop(name, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(reason)
@@ -185,7 +184,7 @@ class Host:
             self._loop_task = asyncio.create_task(self._serve())
 
     async def _between_passes(self, operation: Callable[[], Result]) -> Result:
-        """Run an operation when no pass is under way; on the loop, where all book-keeping is done."""
+        """Run an operation when no pass is under way, in the event loop, which owns all state."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._operations.append((future, operation))
         self._start()
@@ -196,7 +195,7 @@ class Host:
             self._run_operations()
             if self._operations:
                 continue
-            if not self._waiting or self._lingers():
+            if not self._waiting or self._expects():
                 await self._sleep()
                 continue
             names = self._next_pass()
@@ -205,7 +204,7 @@ class Host:
                     self._thread, self._engine.advance, names
                 )
             except Exception as error:
-                results = self._part(names, error)
+                results = self._results_of_failed(names, error)
             for name, result in results.items():
                 self._answer(name, result)
             if self._gone:
@@ -213,25 +212,31 @@ class Host:
                     self._answer(name, HostGone(name))
 
     def _next_pass(self) -> list[str]:
-        """All that wait, or one of those that may have broken a pass."""
+        """Return all waiting trials, or a single suspect if there is one."""
         names = [n for n in self._waiting if n in self._tokens]
         return [n for n in names if n in self._suspects][:1] or names
 
-    def _part(self, names: list[str], error: Exception) -> dict[str, Any]:
-        """What trials are told whose pass failed as a whole: one that was alone, why; more than one, to come again."""
-        told = self._told(error)
-        if len(names) == 1 or isinstance(told, DeviceLost):
-            return dict.fromkeys(names, told)
+    def _results_of_failed(self, names: list[str], error: Exception) -> dict[str, Any]:
+        """Return the results of a pass that failed as a whole.
+
+        A trial that was alone, or whose device was lost, gets the error. Several trials lose their
+        seats and come back from their checkpoints, one at a time: some of them may have been
+        updated in the failed pass and some not.
+        """
+        error = self._note_loss(error)
+        if len(names) == 1 or isinstance(error, DeviceLost):
+            return dict.fromkeys(names, error)
         self._suspects.update(names)
-        for (
-            name
-        ) in names:  # some may have been updated, some not: they go on from their checkpoints
+        for name in names:
             self._release(name, SeatLost(name))
         return {}
 
-    def _told(self, error: Exception) -> Exception:
-        """What a caller is told; with its device the host is lost."""
-        from hylorada.runtime.devices import is_lost  # imports torch, as the host alone may
+    def _note_loss(self, error: Exception) -> Exception:
+        """Mark the host as gone if the error says that its device is lost, and return `DeviceLost`.
+
+        Any other error is returned as it is.
+        """
+        from hylorada.runtime.devices import is_lost  # imports torch, as only the host may
 
         if not is_lost(error):
             return error
@@ -241,29 +246,29 @@ class Host:
     def _run_operations(self) -> None:
         operations, self._operations = self._operations, []
         for future, operation in operations:
-            if future.done():  # its caller has gone
+            if future.done():  # the caller is gone
                 continue
             try:
                 if self._gone:
                     raise HostGone
                 future.set_result(operation())
             except Exception as error:
-                future.set_exception(self._told(error))
+                future.set_exception(self._note_loss(error))
 
-    def _lingers(self) -> bool:
-        """Whether a trial that has just reported is still worth waiting for."""
+    def _expects(self) -> bool:
+        """Return whether a trial that has just reported is still worth waiting for."""
         now = time.monotonic()
-        self._between = {n: until for n, until in self._between.items() if until > now}
-        return bool(self._between)
+        self._expected = {n: until for n, until in self._expected.items() if until > now}
+        return bool(self._expected)
 
     async def _sleep(self) -> None:
         self._wake.clear()
         now = time.monotonic()
-        timeout = max(self._between.values()) - now if self._waiting and self._between else None
+        timeout = max(self._expected.values()) - now if self._waiting and self._expected else None
         try:
             await asyncio.wait_for(self._wake.wait(), timeout)
         except TimeoutError:
-            self._between.clear()
+            self._expected.clear()
 
     def _answer(self, name: str, result: Report | Exception | None) -> None:
         if result is None:
@@ -277,25 +282,30 @@ class Host:
         else:
             waiting.set_result(result)
         if isinstance(result, Exception) or result.done:
-            self._release(name, SeatLost(name))  # its process may die before it says so
+            self._release(name, SeatLost(name))  # its process may die before it calls `detach`
         else:
             self._expect(name)
 
 
 def _text(key: bytes) -> Any:
-    """The text, once the driver has put its reference there: hosts start before it is tokenised."""
-    while (found := _internal_kv_get(key)) is None:
-        time.sleep(_LOOK_S)
-    return ray.get(pickle.loads(found))
+    """Wait until the driver has stored a reference to the text under this key, and return the text.
+
+    Hosts start before the text is tokenised.
+    """
+    while (reference := _internal_kv_get(key)) is None:
+        time.sleep(_POLL_S)
+    return ray.get(pickle.loads(reference))
 
 
 class Registry:
-    """Knows the host of each device; makes it on demand, and again when it has died.
+    """The actor that makes a host for each device on demand, and a new one when it has died.
 
     Args:
-        engine: arguments of every host's engine, and in ``engine``, as ``module:Class``, which it is, if not ours.
-        text_key: where in Ray's own store of keys hosts find the text, as soon as the driver has it.
-        gate: for nodes that join later; None where there can't be any.
+        engine: arguments of every host's engine. A key ``engine`` with ``module:Class`` replaces
+            the default engine class.
+        text_key: key in Ray's internal key-value store under which hosts find the text, as soon as
+            the driver has it.
+        gate: check for nodes that join later; None where no node can join.
     """
 
     def __init__(self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> None:
@@ -304,24 +314,24 @@ class Registry:
         self._lock = asyncio.Lock()
 
     async def host(self, node: str, gpu: str, lost: str | None = None) -> tuple[Any, str]:
-        """The host of a device.
+        """Return the host of a device.
 
         Args:
             node: Ray's id of the node.
             gpu: id of the GPU on it; empty for the CPU.
-            lost: id of the host that the caller has found dead.
+            lost: id of a host that the caller knows to be dead.
 
         Returns:
             The actor's handle and its id, which no later host of the device shares.
 
         Raises:
-            StudyStopped: the node has joined since the start, and does not fit.
+            StudyStopped: the node has joined since the start and does not pass the gate.
         """
         async with self._lock:
             await self._admit(node)
             known = self._hosts.get((node, gpu))
             if known is not None and known[1] == lost:
-                ray.kill(known[0])  # one whose device is lost is still there, and holds memory
+                ray.kill(known[0])  # a host whose device is lost still runs and holds memory
                 known = None
             if known is None:
                 known = self._hosts[node, gpu] = self._make(node, gpu), uuid.uuid4().hex
@@ -334,7 +344,7 @@ class Registry:
             raise StudyStopped("\n".join(problems))
 
     async def hosts(self) -> list[Any]:
-        """Handles of all hosts made so far."""
+        """Return the handles of all hosts made so far."""
         return [handle for handle, _ in self._hosts.values()]
 
     def _make(self, node: str, gpu: str) -> Any:
@@ -355,7 +365,7 @@ class Registry:
 
 
 def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> Any:
-    """Start the registry on this node, where it lives as long as the driver."""
+    """Start the registry on this node, so that it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(
         name=name,

@@ -1,4 +1,4 @@
-"""What a private Ray needs of this machine, looked at before it starts: it would say nothing, or hang, without it."""
+"""Checks of this machine's limits, without which a private Ray would hang or fail silently."""
 
 import os
 import resource
@@ -7,26 +7,26 @@ from pathlib import Path
 
 from hylorada import InputError
 
-_FREE = 50 * 2**20  # bytes of temporary files: logs, sockets and Tune's own
+_FREE = 50 * 2**20  # bytes of temporary files: logs, sockets and Tune's own files
 _FILES = 1024  # open files of one process
 _SHARE = 0.3  # of the memory, for Ray's object store
-_BESIDE = 8 * 10**9  # bytes of addresses that Ray's and PyTorch's libraries take beside the store
+_LIBRARIES = 8 * 10**9  # bytes of addresses for Ray's and PyTorch's libraries, beside the store
 
 
 def check_limits(root: Path) -> None:
-    """See that Ray can start on this machine.
+    """Check that Ray can start on this machine.
 
     Args:
         root: folder for temporary files.
 
     Raises:
-        InputError: it can't, naming every limit that is in the way.
+        InputError: one or more limits are too low; the message names each.
     """
-    if problems := [*_room(root), *_limit_problems()]:
+    if problems := [*_space_problems(root), *_limit_problems()]:
         raise InputError(problems)
 
 
-def _room(root: Path) -> list[str]:
+def _space_problems(root: Path) -> list[str]:
     free = shutil.disk_usage(root).free
     if free >= _FREE:
         return []
@@ -38,11 +38,11 @@ def _limit_problems() -> list[str]:
     needs = (
         ("open files", "-n", resource.RLIMIT_NOFILE, _FILES, 1, ""),
         ("the size of a file", "-f", resource.RLIMIT_FSIZE, store, 1024, " KiB"),
-        ("memory addresses", "-v", resource.RLIMIT_AS, store + _BESIDE, 1024, " KiB"),
+        ("memory addresses", "-v", resource.RLIMIT_AS, store + _LIBRARIES, 1024, " KiB"),
     )
     problems = []
     for what, option, number, least, unit, name in needs:
-        # Ray raises the soft limit of open files by itself
+        # For open files only the hard limit counts: Ray raises the soft one itself.
         limit = resource.getrlimit(number)[number == resource.RLIMIT_NOFILE]
         if limit != resource.RLIM_INFINITY and limit < least:
             got, least = limit // unit, -(-least // unit)
@@ -52,7 +52,7 @@ def _limit_problems() -> list[str]:
 
 
 def _object_store() -> int:
-    """Bytes of Ray's object store: a share of the memory, as far as shared memory goes."""
+    """Return the bytes of Ray's object store: a share of memory, at most all shared memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else memory
     return int(min(_SHARE * memory, shared))

@@ -1,6 +1,7 @@
-"""The nodes of a joined cluster: which of them train, and whether each sees the storage and runs the same code.
+"""The nodes of a joined cluster: which of them train, and the checks that they must pass.
 
-A node that fits badly is found before anything is trained, not by the first trial that lands there.
+The checks compare the code and the packages, and whether the node sees the storage and the base.
+A node that doesn't fit is reported before anything is trained, not by the first trial placed on it.
 """
 
 import os
@@ -18,54 +19,51 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from studies.process.provenance import code_digest, package_versions
 
-PATIENCE_S = 60.0  # a share may take that long to show a new file
-_ANSWER_S = 120.0  # for a node to start a process, import this package and look at the base
-_SAME = (
-    "hylorada",
-    "torch",
-    "transformers",
-    "numpy",
-)  # what a result depends on; Ray itself compares Ray and Python
+PATIENCE_S = 60.0  # a network file system may take that long to show a new file
+_ANSWER_S = 120.0  # for a node to start a process, import this package and inspect the base
+# The packages that results depend on. Ray itself compares the versions of Ray and Python.
+_SAME = ("hylorada", "torch", "transformers", "numpy")
 _QUESTION = "question"
 
-Node = Mapping[str, Any]  # as `ray.nodes` gives it
+Node = Mapping[str, Any]  # an element of `ray.nodes()`
 
 
 def nodes_with(kind: str) -> list[Node]:
-    """Nodes that offer ``CPU`` or ``GPU``."""
+    """Return the living nodes that offer a resource, ``CPU`` or ``GPU``."""
     return [n for n in ray.nodes() if n["Alive"] and n["Resources"].get(kind)]
 
 
 def training_nodes() -> list[Node]:
-    """Nodes that trials run on: those with a GPU, if any has one, else those with CPUs."""
+    """Return the nodes that run trials: those with a GPU if any has one, else those with CPUs."""
     return nodes_with("GPU") or nodes_with("CPU")
 
 
 def wait_for(find: Callable[[], list[Node]], seconds: float) -> list[Node]:
-    """What ``find`` gives as soon as that is something; nothing, if it stays at that."""
+    """Call ``find`` until it returns a node or the time is up, and return its last result."""
     end = time.monotonic() + seconds
     while not (nodes := find()) and time.monotonic() < end:
         time.sleep(0.5)
     return nodes
 
 
-def called(node: Node) -> str:
-    """A node as messages name it."""
+def describe(node: Node) -> str:
+    """Return the address and name of a node for messages."""
     address, name = node["NodeManagerAddress"], node.get("NodeName")
     return f"{address} ({name if name and name != address else node['NodeManagerHostname']})"
 
 
 @dataclass
 class Gate:
-    """Lets nodes in on which trials would come out as on this one.
+    """The check that a node must pass: trials on it would give the same results as on this one.
 
     Attributes:
-        storage: what the user calls the place that all nodes must see; for messages.
-        folder: in it, where files are exchanged; made and removed again as far as it isn't there.
-        needs: paths that each node must see as well.
-        base: name and fingerprint of a base that each node must find by itself, in its own cache or packages.
-        patience: seconds for files to show up at the other end.
-        admitted: Ray's ids of the nodes that have been found to fit.
+        storage: the folder that all nodes must see, as the user named it; for messages.
+        folder: folder inside the storage where files are exchanged. What is missing of its path is
+            created and removed again.
+        needs: further paths that each node must see.
+        base: name and fingerprint of a base that each node loads from its own cache or packages.
+        patience: seconds to wait for a file to appear on the other side.
+        admitted: Ray's ids of the nodes that have passed.
     """
 
     storage: Path
@@ -76,74 +74,84 @@ class Gate:
     admitted: set[str] = field(default_factory=set)
 
     def admit(self, nodes: Sequence[Node]) -> list[str]:
-        """Ask nodes, all at once, and let in those that fit.
+        """Check nodes, all at once, and admit those that pass.
 
         Returns:
-            A line for each thing that is not as it must be, naming the node.
+            A line for each problem, naming the node.
         """
         problems = {}
         with _exchange(self.folder) as place:
             token = secrets.token_hex(16)
             (place / _QUESTION).write_text(token)
-            asked = {_ask(node, self._question(place, node, token)): node for node in nodes}
+            answers = {_ask(node, self._question(place, node, token)): node for node in nodes}
             ready, _ = ray.wait(
-                list(asked), num_returns=len(asked), timeout=self.patience + _ANSWER_S
+                list(answers), num_returns=len(answers), timeout=self.patience + _ANSWER_S
             )
-            for ref, node in asked.items():
+            for ref, node in answers.items():
                 problems[node["NodeID"]] = (
-                    self._judged(node, ref, place, token)
+                    self._problems(node, ref, place, token)
                     if ref in ready
-                    else [f"node {called(node)} doesn't answer"]
+                    else [f"node {describe(node)} doesn't answer"]
                 )
-        self.admitted |= {node for node, found in problems.items() if not found}
-        return sorted(problem for found in problems.values() for problem in found)
+        self.admitted |= {node_id for node_id, lines in problems.items() if not lines}
+        return sorted(line for lines in problems.values() for line in lines)
 
     def _question(self, place: Path, node: Node, token: str) -> "_Question":
         name = self.base[0] if self.base else None
         return _Question(str(place), node["NodeID"], token, list(self.needs), name, self.patience)
 
-    def _judged(self, node: Node, ref: Any, place: Path, token: str) -> list[str]:
-        """What is wrong with one node, by its answer."""
+    def _problems(self, node: Node, ref: Any, place: Path, token: str) -> list[str]:
+        """Return what is wrong with one node according to its answer."""
         try:
-            found = ray.get(ref)
+            answer = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
             why = (str(error).strip().splitlines() or [""])[-1]
-            return [
-                f"node {called(node)} can't run hylorada: {why}; install the same packages on all nodes"
-            ]
+            remedy = "install the same packages on all nodes"
+            return [f"node {describe(node)} can't run hylorada: {why}; {remedy}"]
         except ray.exceptions.RayError:  # it has left the cluster
             return []
-        problems = _differences(node, found["versions"])
-        problems += self._base_problems(node, found)
+        problems = _version_problems(node, answer["versions"])
+        problems += self._base_problems(node, answer)
         problems += [
-            f"{path!r} is not visible from node {called(node)}" for path in found["unseen"]
+            f"{path!r} is not visible from node {describe(node)}" for path in answer["unseen"]
         ]
         storage = f"storage {str(self.storage)!r}"
-        if found["refused"]:
+        if answer["refused"]:
             problems.append(
-                f"{storage} can't be written from node {called(node)}: {found['refused']}"
+                f"{storage} can't be written from node {describe(node)}: {answer['refused']}"
             )
-        elif not found["visible"] or not _comes(place / node["NodeID"], token, self.patience):
+        elif not answer["visible"] or not _appears(place / node["NodeID"], token, self.patience):
             where = "put --storage on a file system that all nodes see"
-            problems.append(f"{storage} is not visible from node {called(node)}; {where}")
+            problems.append(f"{storage} is not visible from node {describe(node)}; {where}")
         return problems
 
-    def _base_problems(self, node: Node, found: Mapping[str, Any]) -> list[str]:
+    def _base_problems(self, node: Node, answer: Mapping[str, Any]) -> list[str]:
         if self.base is None:
             return []
-        if found["lacks"]:
-            return [f"node {called(node)}: {problem}" for problem in found["lacks"]]
+        if answer["lacks"]:
+            return [f"node {describe(node)}: {problem}" for problem in answer["lacks"]]
         name, ours = self.base
-        if found["fingerprint"] == ours:
+        theirs = answer["fingerprint"]
+        if theirs == ours:
             return []
         return [
-            f"node {called(node)} has another version of model {name!r}: {found['fingerprint']}, this one {ours}"
+            f"node {describe(node)} has another version of model {name!r}: {theirs}, "
+            f"this one has {ours}"
         ]
 
 
 @dataclass(frozen=True)
 class _Question:
-    """What one node is asked: the folder of the exchange, its own file there, and what it must hold and see."""
+    """The check of one node, sent to it.
+
+    Attributes:
+        place: folder of the exchange.
+        answer: name of the file that the node writes there.
+        token: content that the question file must have and the answer gets.
+        needs: paths that the node must see.
+        base: name of a base that the node must find by itself.
+        patience: seconds to wait for the question file to appear.
+    """
 
     place: str
     answer: str
@@ -154,7 +162,7 @@ class _Question:
 
 
 def node_of(node_id: str) -> Node:
-    """A node by Ray's id of it."""
+    """Return the node with this Ray id."""
     return next(n for n in ray.nodes() if n["NodeID"] == node_id)
 
 
@@ -165,8 +173,8 @@ def _ask(node: Node, question: _Question) -> Any:
 
 
 def _look(question: _Question) -> dict[str, Any]:
-    """What a node sees; runs there, and leaves an answer in the shared folder."""
-    visible = _comes(Path(question.place, _QUESTION), question.token, question.patience)
+    """Write an answer file into the shared folder, and return what this node sees."""
+    visible = _appears(Path(question.place, _QUESTION), question.token, question.patience)
     refused = ""
     if visible:
         try:
@@ -174,7 +182,7 @@ def _look(question: _Question) -> dict[str, Any]:
         except OSError as error:
             refused = str(error.strerror)
     unseen = [path for path in question.needs if not os.path.exists(path)]
-    base = _found_base(question.base) if question.base else {}
+    base = _inspect_base(question.base) if question.base else {}
     return {
         "visible": visible,
         "refused": refused,
@@ -184,8 +192,8 @@ def _look(question: _Question) -> dict[str, Any]:
     }
 
 
-def _found_base(name: str) -> dict[str, Any]:
-    """The fingerprint of a base as this node finds it, or why it finds none."""
+def _inspect_base(name: str) -> dict[str, Any]:
+    """Return the fingerprint of a base on this node, or why there is none."""
     from hylorada import InputError, inspect_base  # imports torch
 
     try:
@@ -194,34 +202,35 @@ def _found_base(name: str) -> dict[str, Any]:
         return {"fingerprint": None, "lacks": error.problems}
 
 
-def _differences(node: Node, theirs: Mapping[str, str]) -> list[str]:
+def _version_problems(node: Node, theirs: Mapping[str, str]) -> list[str]:
     ours = _versions()
-    other = [k for k in _SAME if theirs.get(k) != ours.get(k)]
+    different = [k for k in _SAME if theirs.get(k) != ours.get(k)]
     problems = [
-        f"node {called(node)} has {k} {theirs.get(k, '(none)')}, this one {ours.get(k)}"
-        for k in other
+        f"node {describe(node)} has {k} {theirs.get(k, '(none)')}, this one has {ours.get(k)}"
+        for k in different
     ]
     if not problems and theirs["code"] != ours["code"]:
         problems = [
-            f"node {called(node)} runs other code of hylorada {ours['hylorada']} than this one"
+            f"node {describe(node)} has different source code of hylorada {ours['hylorada']} "
+            "than this one"
         ]
     return [f"{p}; install the same packages on all nodes" for p in problems]
 
 
 def _versions() -> dict[str, str]:
-    """Without the part that says for which device a package was built: a driver needs no CUDA."""
+    """Return versions without a build suffix such as ``+cpu``, because a driver needs no CUDA."""
     return {
         **{k: v.partition("+")[0] for k, v in package_versions().items()},
         "code": code_digest(),
     }
 
 
-def _comes(path: Path, content: str, patience: float) -> bool:
-    """Whether a file with this content shows up in time."""
+def _appears(path: Path, content: str, patience: float) -> bool:
+    """Return whether a file with this content appears in time."""
     end = time.monotonic() + patience
     while True:
         try:
-            os.listdir(path.parent)  # makes a network file system look again
+            os.listdir(path.parent)  # makes a network file system refresh the folder
             if path.read_text() == content:
                 return True
         except OSError:
@@ -233,7 +242,7 @@ def _comes(path: Path, content: str, patience: float) -> bool:
 
 @contextmanager
 def _exchange(folder: Path) -> Iterator[Path]:
-    """A new folder inside ``folder``; afterwards all is as it was."""
+    """Create a new folder inside ``folder``, and remove afterwards whatever was created."""
     made = [p for p in (folder, *folder.parents) if not p.exists()]
     place = folder / f".nodes-{secrets.token_hex(4)}"
     try:

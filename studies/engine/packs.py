@@ -1,4 +1,4 @@
-"""The engine of one host: the packs of one device, with seats that trials take and leave at report boundaries."""
+"""The engine of one host: the packs of one device, which trials join and leave at their reports."""
 
 import io
 import time
@@ -40,7 +40,7 @@ from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file
 BLOCK_NLL = block_file("test")
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
-_BESIDE = 8  # threads that make and save seats
+_IO_THREADS = 8  # threads that build and save seats
 
 
 @dataclass
@@ -55,13 +55,13 @@ class Occupant:
 
 
 class Engine:
-    """Trains whatever trials are attached, all in one pass; all its work is done by one thread and its lanes.
+    """The engine that trains all attached trials in one pass, in one thread and its lanes.
 
     Args:
         model: name of the base.
-        dtype: of the base, ``float32``, ``bfloat16`` or ``float64``.
+        dtype: data type of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
-        blocks: the splits ``train`` and ``validation``, and those that jobs read at their end.
+        blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end.
     """
 
     def __init__(
@@ -76,18 +76,16 @@ class Engine:
         self.blocks = blocks
         self._on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
-        self._unread: list[
-            tuple[list[Any], dict[str, Occupant]]
-        ] = []  # steps that the device may not have done yet
-        self._beside = ThreadPoolExecutor(
-            _BESIDE, initializer=own_threads, initargs=(1,)
-        )  # see Lanes
+        # Steps that the device may not have finished.
+        self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []
+        # The initializer is explained at `Lanes`.
+        self._io = ThreadPoolExecutor(_IO_THREADS, initializer=own_threads, initargs=(1,))
 
     def probe(self, jobs: Sequence[Job]) -> None:
-        """Try out one job of each arm; see :func:`hylorada.probe`.
+        """Try one job of each arm; see :func:`hylorada.probe`.
 
         Raises:
-            InputError: what is not as it must be.
+            InputError: a job can't run on this base.
         """
         seats: dict[tuple[int, int], list[Seat]] = defaultdict(list)
         for job in jobs:
@@ -97,19 +95,19 @@ class Engine:
             probe(self._lanes.packs[0], members, self._train_ids)
 
     def build(self, job: Job) -> Occupant:
-        """A seat for a trial, from its checkpoint if it has one; touches nothing that a pass under way uses.
+        """Build a seat for a trial, from its checkpoint if it has one.
 
-        A checkpoint that is damaged, or another trial's, costs its steps, not the trial: training is repeated, with
-        the same result.
+        This may run beside a pass: it touches nothing that the pass uses. If the checkpoint is
+        damaged or belongs to another trial, the trial starts anew and repeats its training with the
+        same result.
         """
-        return self._beside.submit(self._occupant, job).result()
+        return self._io.submit(self._occupant, job).result()
 
     def _occupant(self, job: Job) -> Occupant:
         checkpoint = Path(job.folder) / CHECKPOINT
         if checkpoint.exists():
-            patiently(
-                lambda: checkpoint.open("rb").close(), checkpoint, what="read"
-            )  # safetensors hides the reason
+            # Opened once before, because safetensors hides why a file can't be read.
+            patiently(lambda: checkpoint.open("rb").close(), checkpoint, what="read")
             seat = self._seat(job)
             with suppress(InputError):
                 extra = load_seat(seat, checkpoint)
@@ -125,25 +123,31 @@ class Engine:
         return Seat(adapter, training, order)
 
     def attach(self, occupant: Occupant) -> None:
-        """Let a trial take its seat."""
+        """Add a trial to the packs."""
         self.occupants[occupant.job.name] = occupant
 
     def detach(self, name: str) -> None:
+        """Remove a trial from the packs, if it is there."""
         self.occupants.pop(name, None)
 
     def stored_report(self, name: str, after: int) -> Report | None:
-        """The checkpoint's report, if the driver hasn't seen it: a crash may come between checkpoint and report."""
+        """Return the checkpoint's report if the driver hasn't seen it, else None.
+
+        A crash may come between checkpoint and report.
+        """
         last = self.occupants[name].last
         return last if last is not None and last.step > after else None
 
     def advance(self, names: Sequence[str]) -> dict[str, Report | Exception | None]:
-        """One optimizer step of the named seats, and a report for each that has come to one.
+        """Take one optimizer step in the named seats, and report those for which a report is due.
 
-        On a GPU the step is only handed over: the results of one step are read when the next is under way, unless a
-        report is due. A trial that diverges is therefore told so a step late, at the step where it happened.
+        On a GPU the step is only queued: the results of one step are read while the next one runs,
+        unless a report is due. A divergence is therefore noticed one step late; its report still
+        names the step at which it happened.
 
         Returns:
-            By name a report, an exception that fails this trial alone, or None where the trial goes on.
+            For each name a report, an exception that fails only this trial, or None if the trial
+            continues without a report.
         """
         began = time.perf_counter()
         seated = {n: self.occupants[n] for n in names}
@@ -162,14 +166,12 @@ class Engine:
     def _read(
         self, started: Any, seated: Mapping[str, Occupant]
     ) -> dict[str, Report | Exception | None]:
-        """Take in the losses of a step; what ends a trial is returned."""
+        """Read the losses of a step, and return a result for each trial that the step has ended."""
         ended: dict[str, Report | Exception | None] = {}
         for name, loss in read_step(started).items():
             occupant = seated[name]
-            if (
-                self.occupants.get(name) is not occupant
-            ):  # it has left, or a newer process of the trial took over
-                continue
+            if self.occupants.get(name) is not occupant:
+                continue  # the trial has left, or a newer process of it has taken over
             if isinstance(loss, Diverged):
                 ended[name] = self._diverged(occupant, loss)
             elif isinstance(loss, DoesNotFit):
@@ -179,9 +181,10 @@ class Engine:
         return ended
 
     def find_seats(self, batch_size: int) -> int:
-        """The smallest pack within 3 % of the best rate, by training packs of growing size for a few steps each.
+        """Return the largest pack size that still raised the rate by at least 3 %.
 
-        A doubling that brings less than 3 %, or no longer fits into memory, is the end.
+        Packs of growing size train for a few steps each. The search ends at a doubling that brings
+        less than 3 %, or that no longer fits into memory.
         """
         rates: dict[int, float] = {}
         for seats in _PROBED_SEATS:
@@ -189,11 +192,11 @@ class Engine:
             if rate is None or (rates and rate < 1.03 * max(rates.values())):
                 break
             rates[seats] = rate
-        self._lanes.max_seats = None  # what ran out of memory here is not asked for again
+        self._lanes.max_seats = None  # the limit that a pack too large for memory has set
         return max(rates, default=1)
 
     def _rate(self, seats: int, batch_size: int) -> float | None:
-        """Trial-steps a second of a pack, or None where it doesn't fit."""
+        """Return the trial-steps per second of a pack, or None if it doesn't fit into memory."""
         length = self.blocks["train"].input_ids.shape[1]
         training = TrainingConfig(batch_size=batch_size)
         config = HyLoRADAConfig(
@@ -210,12 +213,12 @@ class Engine:
         return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
 
     def evaluate_base(self, split: str) -> dict[str, float]:
-        """The figures of the base alone."""
-        (found,) = self._lanes.evaluate([], self.blocks[split])
-        return {**found.metrics(), "tokens": found.tokens}
+        """Return the metrics of the base alone."""
+        (evaluation,) = self._lanes.evaluate([], self.blocks[split])
+        return {**evaluation.metrics(), "tokens": evaluation.tokens}
 
     def _report(self, due: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
-        """Evaluate together the seats that have come to a report, and save each."""
+        """Evaluate the seats for which a report is due together, and save each."""
         if not due:
             return {}
         began = time.perf_counter()
@@ -230,20 +233,20 @@ class Engine:
         def save(name: str, evaluation: Evaluation) -> Report | Exception:
             try:
                 return self._save(due[name], evaluation, by_name.get(name))
-            except Exception as error:  # e.g. a full disk: the others are answered all the same
+            except Exception as error:  # e.g. a full disk, which must not fail the other trials
                 return error
 
-        # at once, for each waits for its disk
-        return dict(zip(due, self._beside.map(save, due, evaluations), strict=True))
+        # All at once, because each save waits for the disk.
+        return dict(zip(due, self._io.map(save, due, evaluations), strict=True))
 
     def _evaluate_last(self, ending: Mapping[str, Occupant]) -> dict[str, Evaluation]:
-        """Evaluate the trials that end here on the split that each asks for, those of one split together."""
-        found: dict[str, Evaluation] = {}
+        """Evaluate ending trials on the last split of each, those with the same split together."""
+        by_name: dict[str, Evaluation] = {}
         for split in dict.fromkeys(o.job.last_split for o in ending.values() if o.job.last_split):
             members = {n: o.seat.adapter for n, o in ending.items() if o.job.last_split == split}
             evaluations = self._lanes.evaluate(list(members.values()), self.blocks[split])
-            found |= zip(members, evaluations, strict=True)
-        return found
+            by_name |= zip(members, evaluations, strict=True)
+        return by_name
 
     def _save(self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None) -> Report:
         seat, job = occupant.seat, occupant.job
@@ -293,7 +296,7 @@ class Engine:
 
     @staticmethod
     def _charge(occupants: Any, began: float) -> None:
-        """Split the time since ``began`` evenly: a trial's time is its share of the pack's."""
+        """Add an equal share of the time since ``began`` to the seconds of each trial."""
         sharing = list(occupants)
         share = (time.perf_counter() - began) / max(1, len(sharing))
         for occupant in sharing:
@@ -301,7 +304,7 @@ class Engine:
 
 
 def _described(seat: Seat) -> dict[str, Any]:
-    """The fields of a report that describe the adapter."""
+    """Return the fields of a report that describe the adapter."""
     now, start = seat.adapter.learned_boundaries(), seat.adapter.start_boundaries()
     return {
         "boundaries": () if now is None else tuple(now.tolist()),
@@ -312,7 +315,7 @@ def _described(seat: Seat) -> dict[str, Any]:
 
 
 def _array_file(values: Any) -> bytes:
-    """An array as a ``.npy`` file holds it."""
+    """Return the content of a ``.npy`` file with this array."""
     file = io.BytesIO()
     np.save(file, values, allow_pickle=False)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Ray's start and end: a private one on this machine, a cluster that is joined, or the one of the calling program."""
+"""Starting and stopping Ray: a private one, a joined cluster, or the calling program's own."""
 
 import os
 import signal
@@ -21,19 +21,22 @@ from studies.process.errors import StudyStopped
 from studies.process.provenance import command_line
 from studies.process.signals import uninterrupted
 
-_LOOK_S = 0.2  # between two looks at Ray's own processes
+_POLL_S = 0.2  # between two checks of Ray's own processes
 _CONNECT_S = 2.0
-_RAYLET_S = 1.0  # without an answer, after which the raylet of this node is taken for dead
-_HEAD_S = 50.0  # the same for the head: Ray waits 60 s for it to come back, then ends this process
-_STUCK_S = (
-    10.0  # for the main thread to come back from a call of Ray's, which waits for a dead head
-)
+_RAYLET_S = 1.0  # without an answer, after which the raylet of this node counts as dead
+# The same for the head: Ray waits 60 s for it to come back, then ends this process.
+_HEAD_S = 50.0
+# For the main thread to return from a call of Ray's, which may wait for a dead head.
+_STUCK_S = 10.0
 _watch: "Watch | None" = None
-_theirs = False  # whether Ray runs because the calling program has started it
+_theirs = False  # whether the calling program has started the Ray that runs
 
 
 class _Job(JobConfig):
-    """Keeps the driver's folders off the workers' module path, where Ray would put them before what is installed."""
+    """A job config that keeps the driver's folders off the workers' module path.
+
+    Ray would put them in front of the installed packages.
+    """
 
     @property
     def _py_driver_sys_path(self) -> list[str]:
@@ -45,27 +48,29 @@ class _Job(JobConfig):
 
 
 class Watch:
-    """Ends the work of the main thread when Ray itself is gone.
+    """A thread that raises `StudyStopped` in the main thread when Ray itself has died.
 
-    Ray would end this process with exit code 1 instead, sooner or later. The exception is raised again every second
-    until :meth:`stop`, because a library may swallow it. A call of Ray's that waits for its dead head lets no exception
-    through; ``give_up`` then ends the process, which costs nothing: all state is on disk at any time.
+    Without it Ray would end this process with exit code 1 sooner or later. The exception is raised
+    again every second until :meth:`stop`, because a library may swallow it. A call of Ray's that
+    waits for its dead head lets no exception through; ``give_up`` then ends the process, which
+    loses nothing: all state is on disk at any time.
 
     Args:
-        gone: tells what has died; None while all is well.
-        give_up: is called with the reason every second, if nobody has called :meth:`stop` in 10 seconds.
+        gone: returns what has died, or None while nothing has.
+        give_up: called with the reason every second once 10 seconds have passed without
+            :meth:`stop`.
     """
 
     def __init__(self, gone: Callable[[], str | None], give_up: Callable[[str], None]) -> None:
         self._gone, self._give_up, self._reason = gone, give_up, ""
         self._stopped = threading.Event()
-        # the default action of SIGURG is nothing, so one that comes late does no harm
+        # The default action of SIGURG is to ignore it, so a late one does no harm.
         self._before: Any = signal.signal(signal.SIGURG, self._raise)
-        self._thread = threading.Thread(target=self._look, name="hylorada-ray-watch", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="hylorada-ray-watch", daemon=True)
         self._thread.start()
 
-    def _look(self) -> None:
-        while not self._stopped.wait(_LOOK_S):
+    def _poll(self) -> None:
+        while not self._stopped.wait(_POLL_S):
             if reason := self._gone():
                 self._reason = reason
                 end = time.monotonic() + _STUCK_S
@@ -80,48 +85,47 @@ class Watch:
             raise StudyStopped(self._reason)
 
     def stop(self) -> None:
-        """Raise no more."""
+        """Stop watching and raising, and restore the signal handler."""
         self._stopped.set()
         self._thread.join()
         signal.signal(signal.SIGURG, self._before)
 
 
 def _end_at_once(reason: str) -> None:
-    """End this process and a private Ray's, in the words that a :class:`StudyStopped` would get."""
+    """End a private Ray and this process, with the message that a `StudyStopped` would print."""
     node: Any = ray._private.worker._global_node
     own = [info.process.pid for processes in node.all_processes.values() for info in processes]
     for pid in own:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
-            for each in (
-                *process.children(recursive=True),
-                process,
-            ):  # orphans would wait a minute for the head too
+            # The children too: as orphans they would wait a minute for the head.
+            for each in (*process.children(recursive=True), process):
                 with suppress(psutil.Error):
                     each.kill()
-    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the panel hides it
-    told = (
-        f"{cursor}hylorada: {reason}\nthe study stopped; state saved. To go on: {command_line()}\n"
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the panel hides the cursor
+    message = (
+        f"{cursor}hylorada: {reason}\n"
+        f"the study stopped; state saved. Resume with: {command_line()}\n"
     )
-    os.write(2, told.encode(errors="backslashreplace"))
+    os.write(2, message.encode(errors="backslashreplace"))
     os._exit(3)
 
 
-def _let_be(_: str) -> None:
-    """Leave the calling program and its Ray alone."""
+def _ignore(_: str) -> None:
+    """Do nothing: the calling program and its Ray are not ours to end."""
 
 
 def start_ray(address: str | None, workspace: Path) -> None:
-    """Join a cluster, or start a private Ray with its files in ``workspace``; one that runs already is used.
+    """Join a cluster or start a private Ray with its files in ``workspace``, unless a Ray runs.
 
     Raises:
-        InputError: it can't be reached.
+        InputError: Ray can't be reached.
     """
     global _theirs
     _theirs = ray.is_initialized()
     if not _theirs:
         _initialize(address, workspace)
-    _attend()
+    _start_watch()
 
 
 def _initialize(address: str | None, workspace: Path) -> None:
@@ -134,8 +138,9 @@ def _initialize(address: str | None, workspace: Path) -> None:
         raylet: Any = ray._raylet
         if raylet.get_authentication_mode() == 0:  # Ray reads its settings when it is imported
             raise InputError(
-                "this program has imported ray, so a private Ray could not be closed to others; call ray.init() first, "
-                "and the study runs on that Ray, or import ray after the study"
+                "this program has imported ray, so a private Ray could not be closed to others; "
+                "call ray.init() first, and the study runs on that Ray, or import ray after "
+                "the study"
             )
         options |= {
             "address": "local",
@@ -146,7 +151,7 @@ def _initialize(address: str | None, workspace: Path) -> None:
     else:
         options["address"] = address
     try:
-        # broken off half-way, a private one would leave processes for a minute, or bring this one down
+        # An interrupted start would leave processes for a minute, or crash this one.
         with _own_start() if address is None else nullcontext():
             ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
@@ -156,12 +161,12 @@ def _initialize(address: str | None, workspace: Path) -> None:
         ) from error
 
 
-def _attend() -> None:
-    """Tell deaths of Ray's own processes in our words: until :func:`stop_ray` Ray prints nothing on stdout."""
+def _start_watch() -> None:
+    """Report deaths of Ray's processes in our words, and keep Ray itself off stdout."""
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
-    if threading.current_thread() is threading.main_thread():  # signals reach no other
-        _watch = Watch(_Deaths(), _let_be if _theirs else _end_at_once)
+    if threading.current_thread() is threading.main_thread():  # signals reach no other thread
+        _watch = Watch(_Deaths(), _ignore if _theirs else _end_at_once)
 
 
 def _print_nothing(*_: Any, **__: Any) -> None:
@@ -172,7 +177,7 @@ _print = ray._private.worker.print_to_stdstream
 
 
 class _Deaths:
-    """Tells which of the processes that this one can't do without has died."""
+    """A check that returns which of the processes that this one depends on has died, or None."""
 
     def __init__(self) -> None:
         node: Any = ray._private.worker._global_node
@@ -196,7 +201,7 @@ class _Deaths:
         return None
 
     def _own(self) -> str | None:
-        """Of a private Ray: its processes are this one's children."""
+        """Check a private Ray, whose processes are children of this one."""
         for name, process in self._node.dead_processes():
             if name in ("raylet", "gcs_server"):
                 code = process.returncode
@@ -207,7 +212,7 @@ class _Deaths:
 
 @contextmanager
 def _own_start() -> Iterator[None]:
-    """Hold back signals in every thread: Ray answers SIGTERM, taken by any of them, by ending half-way."""
+    """Hold back signals in every thread: a SIGTERM in any of them would end Ray half-way."""
     internals = ray._private.utils
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
     try:
@@ -218,9 +223,9 @@ def _own_start() -> Iterator[None]:
 
 
 def stop_ray(address: str | None = None) -> None:
-    """End the private Ray, or leave the cluster at ``address``; the calling program's own goes on.
+    """Stop the private Ray, or leave the cluster at ``address``.
 
-    Without effect where there is none.
+    The calling program's own Ray keeps running. Does nothing if no Ray runs.
     """
     global _watch
     if _watch is not None:
@@ -228,13 +233,15 @@ def stop_ray(address: str | None = None) -> None:
         _watch = None
     ray._private.worker.print_to_stdstream = _print
     if not _theirs:
-        # a private one is left half ended otherwise; a cluster that doesn't answer must not hold this process
+        # An interruption would leave a private Ray half stopped. Leaving a cluster stays
+        # interruptible, because a cluster that doesn't answer must not block this process.
         with uninterrupted() if address is None else nullcontext():
             ray.shutdown()
         raylet: Any = ray._raylet
-        raylet.AuthenticationTokenLoader.instance().reset_cache()  # the calling program may start a Ray of its own
+        # The calling program may start a Ray of its own later.
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def is_theirs() -> bool:
-    """Whether Ray runs because the calling program has started it."""
+    """Return whether the calling program has started the Ray that runs."""
     return _theirs

@@ -1,4 +1,4 @@
-"""The trial: what Ray Tune schedules. It imports no torch and costs no more than a message to its host."""
+"""The trainable that Ray Tune schedules: it imports no torch and only calls its host."""
 
 import json
 import time
@@ -26,21 +26,24 @@ from studies.trials.messages import Report
 
 
 class Trial(tune.Trainable):
-    """Holds a place in Tune for one job; every step is one report of the host's.
+    """A Tune trainable for one job: every step fetches one report from the host.
 
-    Nothing is claimed at set-up: Tune may start a process for a trial and then give the trial to another.
+    The seat is not taken in ``setup``: Tune may start a process for a trial and then give the trial
+    to another process.
     """
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """What a trial asks for."""
+        """Return the resources that the config requests."""
         return _request(config["cpu"], config["gpu"])
 
     def setup(self, config: dict[str, Any]) -> None:
+        """Prepare for the config's job, without taking a seat."""
         self._registry = ray.get_actor(config["registry"])
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Release the seat, and prepare for another job in the same process."""
         self.cleanup()
         self._begin(new_config)
         return True
@@ -51,22 +54,22 @@ class Trial(tune.Trainable):
         self._token = ""
         self._host: Any = None
         self._host_id: str | None = None
-        self._lost: str | None = None  # the id of a host that was found dead
-        self._alone = False  # whether it may be what costs hosts their devices
+        self._lost: str | None = None  # the id of a host that has died
+        self._alone = False  # whether this trial may be the one that makes hosts lose their devices
 
     def step(self) -> dict[str, Any]:
-        """Go on to the next report; a host that died is replaced and the trial goes on from its checkpoint.
+        """Train to the next report; if the host dies, continue from the checkpoint on a new host.
 
-        What goes wrong is told, not raised: Tune would count a machine that is gone as a failure of the trial.
+        Faults are returned, not raised: Tune would count a lost machine as a failure of the trial.
         """
         deaths = losses = 0
         while True:
             try:
                 report = self._next_report()
             except ray.exceptions.ActorUnavailableError:
-                time.sleep(
-                    1
-                )  # out of reach for a moment; taking it for dead would make a second host
+                # The host is out of reach for a moment. Treating it as dead would make a second
+                # one.
+                time.sleep(1)
                 self._token = ""
             except ray.exceptions.RayActorError as error:
                 self._lost, self._token, deaths = self._host_id, "", deaths + 1
@@ -77,7 +80,7 @@ class Trial(tune.Trainable):
             except SeatLost:
                 self._token = ""
             except Superseded:
-                raise  # nobody listens to this process any more
+                raise  # Tune ignores this process from now on
             except DeviceLost as error:
                 self._lost, self._token, self._alone, losses = self._host_id, "", True, losses + 1
                 if losses == HOST_TRIES:
@@ -88,10 +91,8 @@ class Trial(tune.Trainable):
                 return {"failed": _described(error), "done": True}
             else:
                 self._seen, self._alone = report.step, False
-                return {
-                    "report": report.to_json(),
-                    "done": report.done,
-                }  # as text: Tune flattens results
+                # As text, because Tune flattens nested results.
+                return {"report": report.to_json(), "done": report.done}
 
     def _next_report(self) -> Report:
         if not self._token:
@@ -114,28 +115,29 @@ class Trial(tune.Trainable):
         return stored
 
     def cleanup(self) -> None:
-        """Free the seat."""
+        """Release the seat."""
         if self._token:
             token, self._token = self._token, ""
-            with suppress(
-                ray.exceptions.RayError, TimeoutError
-            ):  # a host that is gone holds no seat
+            # A host that is gone holds no seat.
+            with suppress(ray.exceptions.RayError, TimeoutError):
                 ray.get(self._host.detach.remote(self._job["name"], token), timeout=10)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the host has saved the seat beside the report."""
+        """Do nothing: the host has saved the seat with the report."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing: the host restores the seat when the trial takes it."""
+        """Do nothing: the host restores the seat when the trial attaches."""
 
 
-@cache  # Tune keeps every trial's: with one each, as ``tune.with_resources`` makes, the driver grows by 5 KiB a trial
+# Cached because Tune keeps every trial's request: with a new object for each, as from
+# `tune.with_resources`, the driver grows by 5 KiB a trial.
+@cache
 def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([{"CPU": cpu, "GPU": gpu}])
 
 
 def _described(error: Exception) -> str:
-    """An exception of the host's as JSON: in a line, and in full."""
+    """Return an exception raised on the host as JSON with a ``reason`` and a ``traceback``."""
     cause = own(error)
     lines = str(cause).strip().splitlines() or [""]
     reason = f"{type(cause).__name__}: {lines[0]}"

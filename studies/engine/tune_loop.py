@@ -1,4 +1,4 @@
-"""Ray Tune: schedules a source's jobs over the devices of this machine or a cluster, and tells it what came."""
+"""The loop that schedules a source's jobs with Ray Tune and passes their reports back."""
 
 import json
 import math
@@ -20,43 +20,43 @@ from studies.engine.trainable import Trial
 from studies.process.errors import StudyStopped
 from studies.trials.messages import Job, Report
 
-_RESTARTS = 5  # of one trial, by deaths of its process, without a report in between
+_RESTARTS = 5  # restarts of one trial after deaths of its process, without a report in between
 
 
 class Source(Protocol):
-    """Where jobs come from and reports go to."""
+    """A source of jobs that also receives their reports."""
 
     def remaining(self) -> int:
-        """How many jobs :meth:`next_job` may still give; 0 when there are no more."""
+        """Return how many jobs :meth:`next_job` may still return at most; 0 at the end."""
 
     def next_job(self) -> tuple[Job, int] | None:
-        """The next job and the last step of it that is known; None while there is none to give."""
+        """Return the next job and its last known step; None while no job is available."""
 
     def on_report(self, name: str, report: Report) -> bool:
-        """Take a report; True stops the trial."""
+        """Handle a report, and return whether to stop the trial."""
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
-        """A trial that raised."""
+        """Handle a trial that raised."""
 
     def on_restart(self, name: str) -> None:
-        """A trial whose process or machine was lost, and that goes on elsewhere."""
+        """Handle a trial whose process or machine was lost and that is about to be restarted."""
 
 
 class _Local:
-    """State that must not travel: Tune pickles its searcher and scheduler, though nobody reads that pickle back."""
+    """An object pickled without state: Tune pickles searcher and scheduler but never loads them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
 class _Proposer(_Local, Searcher):
-    """Gives Tune the source's jobs.
+    """A Tune searcher that suggests the source's jobs.
 
     Args:
-        source: of the jobs.
-        judge: keeps what comes up here.
-        slots: how many trials Tune may hold.
-        common: what every trial's config holds beside its job.
+        source: source of the jobs.
+        judge: scheduler that keeps faults raised here.
+        slots: returns how many trials Tune may hold.
+        common: part of the config that is the same for all trials.
     """
 
     def __init__(
@@ -65,50 +65,52 @@ class _Proposer(_Local, Searcher):
         super().__init__()
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
-        self._again: list[tuple[Job, int]] = []
-        self._waits = False  # for a trial to end: until then the source has nothing to give
+        self._returned: list[tuple[Job, int]] = []
+        self._waits = False  # whether the source has no job until a trial ends
 
     def suggest(self, trial_id: str) -> Any:
+        """Return the config of the next trial, None if none can start now, or ``FINISHED``."""
+        # Our own limit, because Tune's is fixed at the start while nodes join and leave.
         if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
-            return None  # Tune's own limit is fixed at the start, and nodes come and go
-        given = (
-            self._again.pop() if self._again else self._judge.keeping_faults(self._source.next_job)
-        )
+            return None
+        next_job = self._returned.pop if self._returned else self._source.next_job
+        job_and_step = self._judge.keeping_faults(next_job)
         if self._judge.fault is not None:
             return Searcher.FINISHED
-        if given is None:
+        if job_and_step is None:
             self._waits = bool(self._live) and self._source.remaining() > 0
             return None if self._waits else Searcher.FINISHED
-        self._live[trial_id] = job, seen = given
-        # the job as text: Tune flattens and copies what it is given, and keeps all of it
+        self._live[trial_id] = job, seen = job_and_step
+        # The job goes as text, because Tune flattens, copies and keeps every config.
         return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Its place is free; the judge has heard of the end.
+        """Free the trial's slot; the judge has already handled its end.
 
-        Tune gives a trial up whose process is gone before it has started there, as one that waits to be used again may
-        be: it comes again, before all that come after it.
+        Tune gives up a trial whose process dies before the trial has started in it, which can
+        happen to an idle process kept for reuse. Such a job is suggested again before all others.
         """
-        given, self._waits = self._live.pop(trial_id, None), False
-        if error and given is not None:
-            self._again.append(given)
+        job_and_step, self._waits = self._live.pop(trial_id, None), False
+        if error and job_and_step is not None:
+            self._returned.append(job_and_step)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study folder is the truth."""
+        """Do nothing: a study resumes from its own folder, never from Tune's."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: see :meth:`save`."""
+        """Do nothing; see :meth:`save`."""
 
 
 class _Judge(_Local, FIFOScheduler):
-    """Passes reports to the source and its answer to Tune.
+    """A Tune scheduler that passes reports to the source and its decisions to Tune.
 
     Attributes:
-        fault: what came up in the driver's own work, or ends the study. It is kept, not raised: Tune would take it for
-            the trial's and try again; :class:`_Stopper` ends the run.
-        resetting: Tune's trials that wait for an idle process to take them on; the controller's own set.
+        fault: first exception of the driver's own work, or one that stops the study. It is kept,
+            not raised: Tune would blame the trial and try again; :class:`_Stopper` ends the run.
+        resetting: Tune's trials that wait for an idle process to take over; the controller's own
+            set.
     """
 
     resetting: Collection[RayTrial] = ()
@@ -122,32 +124,31 @@ class _Judge(_Local, FIFOScheduler):
         self.fault: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Pass a result on, and return Tune's code for stopping or continuing the trial."""
         stops = self.keeping_faults(self._take, _trial_name(trial), result)
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Tune comes here, and not to :meth:`on_trial_result`, with the last result of a trial that is done.
+        """Pass on the last result of a trial, which Tune doesn't give to :meth:`on_trial_result`.
 
-        What Tune would keep of each trial is dropped: it makes the driver grow.
+        What Tune would keep of each ended trial is dropped, because it makes the driver grow.
         """
         self.keeping_faults(self._take, _trial_name(trial), result)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
         trial.run_metadata.last_result = {}
-        trial._default_result_or_future = (
-            None  # the answer of the trial's process to a question of Tune's
-        )
+        trial._default_result_or_future = None  # a result that Tune has fetched from the process
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """The trial's process is gone; Tune starts another, for trials themselves don't raise.
+        """Handle the death of a trial's process, which Tune restarts; trials don't raise by design.
 
-        One that was idle, and gone before it had taken the trial on, is nothing to the trial.
+        The death of an idle process that had not yet taken the trial over doesn't count.
         """
         if trial in self.resetting:
             return
         self.keeping_faults(self._take_death, _trial_name(trial), trial.error_file)
 
     def keeping_faults(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's answer; None once anything has come up."""
+        """Call the function and return its result; on the first exception and ever after, None."""
         if self.fault is None:
             try:
                 return function(*arguments)
@@ -178,7 +179,7 @@ class _Judge(_Local, FIFOScheduler):
 
 
 class _Stopper(_Local, tune.Stopper):
-    """Ends the run once the judge has kept a fault."""
+    """A Tune stopper that ends the run as soon as the judge holds a fault."""
 
     def __init__(self, judge: _Judge) -> None:
         self._judge = judge
@@ -187,6 +188,7 @@ class _Stopper(_Local, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
+        """Return whether the judge holds a fault."""
         return self._judge.fault is not None
 
 
@@ -196,23 +198,23 @@ def run_trials(
     free: Callable[[str], None],
     *,
     registry: str,
-    asked: Mapping[str, float],
+    resources: Mapping[str, float],
     waiting: int,
     folder: Path,
 ) -> None:
-    """Run all jobs of a source; returns when each has ended.
+    """Run all jobs of a source and return when each has ended.
 
     Args:
-        source: of the jobs.
-        check: raises if the run is to end.
-        free: empties the seat of a trial whose process is gone.
+        source: source of the jobs.
+        check: raises if the run should end.
+        free: frees the seat of a trial whose process is gone.
         registry: name of the registry of hosts.
-        asked: what a trial asks for.
-        waiting: trials that may wait for a place; see :class:`Slots`.
-        folder: for Tune's own files.
+        resources: resources that each trial requests.
+        waiting: number of trials that may wait for resources; see :class:`Slots`.
+        folder: folder for Tune's own files.
 
     Raises:
-        StudyStopped: something outside the trials keeps them from going on.
+        StudyStopped: a fault outside the trials keeps them from continuing.
     """
     count = source.remaining()
     if not count:
@@ -222,7 +224,7 @@ def run_trials(
         Trial,
         tune_config=tune.TuneConfig(
             search_alg=_Proposer(
-                source, judge, Slots(asked, waiting), {"registry": registry, **asked}
+                source, judge, Slots(resources, waiting), {"registry": registry, **resources}
             ),
             scheduler=judge,
             num_samples=count,
@@ -248,26 +250,27 @@ def run_trials(
 
 
 class Slots:
-    """How many trials Tune may hold: those that can run at once on the nodes there are now, and some that wait.
+    """The number of trials that Tune may hold: all that can run at once now, and some that wait.
 
     Args:
-        asked: what a trial asks for.
-        waiting: trials that wait; on a cluster one, which is what makes an autoscaler add a node. A private Ray has
-            none, and its one node is looked at once.
+        resources: resources that each trial requests.
+        waiting: number of trials that may wait. On a cluster it is 1, which makes an autoscaler add
+            a node. On a private Ray it is 0, and the one node is counted only once.
     """
 
-    def __init__(self, asked: Mapping[str, float], waiting: int) -> None:
-        self._kind, self._asked = ("GPU", asked["gpu"]) if asked["gpu"] else ("CPU", asked["cpu"])
+    def __init__(self, resources: Mapping[str, float], waiting: int) -> None:
+        self._kind = "GPU" if resources["gpu"] else "CPU"
+        self._share = resources[self._kind.lower()]
         self._waiting = waiting
         self._until, self._count = 0.0, 1
 
     def __call__(self) -> int:
-        if time.monotonic() > self._until:  # Tune asks at every event
-            there = [n["Resources"][self._kind] for n in nodes_with(self._kind)]
-            self._until = time.monotonic() + 0.5 if self._waiting or not there else math.inf
-            self._count = max(
-                1, sum(int(whole / self._asked + 1e-6) for whole in there) + self._waiting
-            )
+        """Return the number, counted anew at most every 0.5 s: Tune calls this at every event."""
+        if time.monotonic() > self._until:
+            amounts = [n["Resources"][self._kind] for n in nodes_with(self._kind)]
+            self._until = time.monotonic() + 0.5 if self._waiting or not amounts else math.inf
+            at_once = sum(int(amount / self._share + 1e-6) for amount in amounts)
+            self._count = max(1, at_once + self._waiting)
         return self._count
 
 

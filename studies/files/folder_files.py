@@ -23,9 +23,9 @@ from studies.files.typed_json import typed
 from studies.process.errors import StorageFault, is_storage_error
 
 Value = TypeVar("Value")
-STUDY = "study"  # owner of a study's own checksum
+STUDY = "study"  # owner of the checksum of study.json
 
-_BEFORE_SEARCHES = {  # how studies were run before they had these fields
+_BEFORE_SEARCHES = {  # values for studies that were run before these fields existed
     "common": {"space": {}},
     "matched": False,
     "searches": 1,
@@ -36,23 +36,21 @@ _BEFORE_SEARCHES = {  # how studies were run before they had these fields
     "looks": [],
     "spread_test": False,
 }
-_PAUSES_S = (
-    0.5,
-    2.0,
-    8.0,
-)  # between tries: a share that hiccups is waited for, a full disk is not waited for long
+# Pauses between tries: long enough for a hiccup of a file share, short enough for a full disk.
+_PAUSES_S = (0.5, 2.0, 8.0)
 
 
 def study_lock(folder: Path) -> FileLock:
-    """The lock that whoever runs the study of a folder holds; by itself it waits for nobody."""
+    """Return the lock held by the process that runs a folder's study; acquiring it doesn't wait."""
     return FileLock(folder / "lock", timeout=0)
 
 
 def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:
-    """Write or read what may be repeated; while storage refuses it, try again a few times.
+    """Call a function that writes or reads a file, and repeat it a few times if the storage fails.
 
     Raises:
-        StorageFault: it still refuses, naming the file, the reason and the free space.
+        StorageFault: the storage still fails; the message names the file, the reason and the free
+            space.
     """
     for pause in (*_PAUSES_S, None):
         try:
@@ -76,12 +74,12 @@ def _free(path: Path) -> str:
 
 
 def damaged(path: Path, reason: str, remedy: str = "") -> InputError:
-    """Return the error for a file whose content can't be used, with what the user can do about it."""
+    """Return the error for a file with unusable content, with what the user can do about it."""
     return InputError(f"{path} is damaged ({reason}); {remedy or remedy_for(path)}")
 
 
 def remedy_for(path: Path) -> str:
-    """Return what the user can do about a study's file that is lost or damaged."""
+    """Return what the user can do about a lost or damaged file of a study."""
     if path.name == "results.json":
         return f"delete it: `{_command(path.parent)}` computes it again from the trials"
     if path.name == "explain.json":
@@ -95,8 +93,9 @@ def remedy_for(path: Path) -> str:
 
 def train_again(path: Path, command: str = "run") -> str:
     """Return the remedy for a file of a run that the study can repeat with the same result."""
+    command_line = _command(path.parents[2], command)
     return (
-        f"restore it from a backup, or delete the folder {path.parent}: `{_command(path.parents[2], command)}` "
+        f"restore it from a backup, or delete the folder {path.parent}: `{command_line}` "
         "trains that run again"
     )
 
@@ -110,11 +109,11 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
     """Turn any error caused by a lost or damaged file into one line that names the file.
 
     Args:
-        path: The file that is read within.
-        remedy: What the user can do about it; by default what `remedy_for` says.
+        path: The file that is read in this context.
+        remedy: What the user can do about it; by default the result of `remedy_for`.
 
     Raises:
-        InputError: In place of what was raised within.
+        InputError: Replaces the error raised in the context.
     """
     try:
         yield
@@ -125,15 +124,15 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise damaged(path, "no UTF-8", remedy) from error
+        raise damaged(path, "not UTF-8", remedy) from error
     except json.JSONDecodeError as error:
-        raise damaged(path, f"no JSON: {error.msg}", remedy) from error
+        raise damaged(path, f"not JSON: {error.msg}", remedy) from error
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error), remedy) from error
 
 
 def read_json(path: Path, kind: Any, owner: str | None = None) -> Any:
-    """Read a file's JSON as ``kind``, see :func:`studies.files.typed_json.typed`.
+    """Read a file's JSON as ``kind``; see :func:`studies.files.typed_json.typed`.
 
     Args:
         path: The file.
@@ -161,7 +160,7 @@ def stored_study(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file is lost or damaged.
     """
-    # Before the field there was, an end token stood between any two rows.
+    # Before this field existed, an end token separated any two rows.
     values: dict[str, Any] = {
         "document_separator": "eos",
         **read_json(path, Mapping[str, Any], STUDY),
@@ -177,7 +176,7 @@ def stored_study(path: Path) -> dict[str, Any]:
 
 
 def stored_id(path: Path) -> str | None:
-    """Return the id that ``study.json`` keeps; None in folders of earlier versions.
+    """Return the id stored in ``study.json``; None in folders of earlier versions.
 
     Raises:
         InputError: The file is lost or damaged.
@@ -188,14 +187,16 @@ def stored_id(path: Path) -> str | None:
 
 
 def require_readable(*folders: Path) -> None:
-    """Raise for a folder that may not be read or entered, and would look empty; other faults are left to others.
+    """Raise for a folder without permission to read or enter it, which would look empty.
+
+    Other faults are left to later checks.
 
     Raises:
-        InputError: Naming the folder.
+        InputError: A folder can't be read; the message names it.
     """
     for folder in folders:
         try:
-            os.listdir(f"{folder}/.")  # the dot must be looked up within
+            os.listdir(f"{folder}/.")  # the dot also needs permission to enter the folder
         except PermissionError as error:
             raise InputError(f"{folder} can't be read: {error.strerror}") from error
         except (OSError, ValueError):
@@ -203,24 +204,24 @@ def require_readable(*folders: Path) -> None:
 
 
 def require_database(path: Path) -> None:
-    """Raise for a damaged ``mlflow.db``; one that is locked, or can't be opened, is left to MLflow.
+    """Raise for a damaged ``mlflow.db``; leave one that is locked or can't be opened to MLflow.
 
     Raises:
-        InputError: It is no database of SQLite's, or SQLite finds damage in its structures.
+        InputError: The file is no SQLite database, or SQLite finds damage in its structures.
     """
     with reading(
         path,
-        "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs anew",
+        "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs again",
     ):
         if not is_sqlite(path):
             raise ValueError("no SQLite database")
         with suppress(sqlite3.OperationalError):
-            if (found := _quick_check(path)) != "ok":
-                raise ValueError(" ".join(found.split()))
+            if (state := _quick_check(path)) != "ok":
+                raise ValueError(" ".join(state.split()))
 
 
 def _quick_check(path: Path) -> str:
-    """Return what SQLite says about a database's structures."""
+    """Return SQLite's verdict on a database's structures, "ok" or the first problem."""
     try:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=60, uri=True)
@@ -233,15 +234,21 @@ def _quick_check(path: Path) -> str:
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file is there and begins as SQLite's databases do."""
+    """Return whether a file exists and begins as SQLite's databases do."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         return file.read(15) == b"SQLite format 3"
     return False
 
 
 def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
-    """Raise for a folder in the place of a file, or the other way round; what isn't there is left alone."""
-    # `os.path`, for which a path that no system takes is neither
+    """Raise for a folder in the place of a file, for the reverse, and for dangling links.
+
+    Paths that don't exist are fine.
+
+    Raises:
+        InputError: One or more paths are of the wrong kind.
+    """
+    # `os.path` returns False for an invalid path, where `Path` would raise.
     wrong = [
         f"{p} is a folder, must be a file; restore it from a backup, or remove it"
         for p in files
@@ -249,7 +256,7 @@ def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
     ]
     wrong += [f"{p} is a file, must be a folder; remove it" for p in folders if isfile(p)]
     wrong += [
-        f"{problem}; mend or remove the link"
+        f"{problem}; repair or remove the link"
         for p in (*files, *folders)
         if (problem := broken_link(p))
     ]
@@ -258,29 +265,27 @@ def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The complete lines of a file; what a crash left of a last line is left out."""
-    return _whole(path.read_bytes()).decode().splitlines()
+    """Return the complete lines of a file, without a last line that a crash has cut off."""
+    return _complete_lines(path.read_bytes()).decode().splitlines()
 
 
-def _whole(content: bytes) -> bytes:
-    """Without a last line that was cut off, or of which a loss of power left zeros."""
+def _complete_lines(content: bytes) -> bytes:
+    """Return content without a last line that was cut off or that a power loss left as zeros."""
     content = re.sub(rb"\0[\0\n]*\Z", b"", content)
     return content[: content.rfind(b"\n") + 1]
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line and see it on disk; what a crash left of an unfinished line is cut off first."""
-
-    kept: list[
-        int
-    ] = []  # bytes that were there before the first try: one that fails late may have left a whole line
+    """Append a line and sync it to disk, after cutting off a line that a crash left unfinished."""
+    # The size before the first try: a try that fails late may have written a whole line.
+    sizes: list[int] = []
 
     def write() -> None:
         with path.open("ab+") as file:
-            if not kept:
+            if not sizes:
                 file.seek(0)
-                kept.append(len(_whole(file.read())))
-            file.truncate(kept[0])
+                sizes.append(len(_complete_lines(file.read())))
+            file.truncate(sizes[0])
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -289,7 +294,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write, sync, rename: a reader sees the old content or the new."""
+    """Write, sync and rename, so that a reader sees the old content or the new."""
     patiently(
         lambda: replace_file(path, content.encode() if isinstance(content, str) else content), path
     )

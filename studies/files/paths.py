@@ -1,4 +1,4 @@
-"""Paths that a user names."""
+"""Checks of paths given by the user."""
 
 import errno
 import os
@@ -9,12 +9,12 @@ from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
 
 
 def path_problem(path: Path) -> str | None:
-    """Return why no file system takes a path, or None."""
+    """Return why a path is invalid on every file system, or None."""
     try:
         str(path).encode()
         os.lstat(path)
     except UnicodeEncodeError:
-        return "its name is no UTF-8"
+        return "its name is not UTF-8"
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
@@ -24,7 +24,7 @@ def path_problem(path: Path) -> str | None:
 
 
 def broken_link(path: Path) -> str | None:
-    """Return what is wrong with a link that leads nowhere; None for all other paths."""
+    """Return what is wrong with a dangling link; None for all other paths."""
     if not os.path.islink(path) or os.path.exists(path):
         return None
     try:
@@ -38,26 +38,28 @@ def broken_link(path: Path) -> str | None:
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file that an address of SQLite names, as SQLAlchemy reads it; None for any other address."""
+    """Return the file of an SQLite address as SQLAlchemy parses it; None for any other address."""
     if not re.match(r"sqlite(\+pysqlite)?:///[^?]", uri):
         return None
-    from sqlalchemy import make_url  # not above: it takes a while
+    from sqlalchemy import make_url  # slow to import
 
     return Path(make_url(uri).database or "")
 
 
 def anywhere(name: str, *, folder: bool = False) -> str:
-    """A base's or a text's name as it holds in any working folder: what lies here gets its absolute path.
+    """Return the name of a base or text so that it is valid in any working folder.
+
+    A name that exists here as a path becomes absolute; any other is returned as it is.
 
     Args:
-        name: built in, of the hub, or of a path.
-        folder: whether only a folder will do, as with a base.
+        name: a built-in name, a hub id or a path.
+        folder: whether only a folder counts as a path, as with a base.
     """
-    path = os.path.expanduser(name)  # leaves a user who is not known alone
+    path = os.path.expanduser(name)  # leaves the name of an unknown user as it is
     here = os.path.isdir(path) if folder else os.path.exists(path)
     return os.path.abspath(path) if here and name not in (TINY, SMOLLM2, PYDOCS, "") else name
 
 
 def without_folder(name: str) -> str:
-    """A base's or a text's name, wherever it lies."""
+    """Return the name of a base or text without its folder."""
     return os.path.basename(name) if os.path.isabs(name) else name

@@ -1,4 +1,4 @@
-"""What JSON holds, checked against annotations; without torch, for trial processes read reports too."""
+"""Checks of JSON values against annotations; without torch, because trial processes use them."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -7,10 +7,10 @@ from typing import Any, Literal, get_args, get_origin
 
 
 def typed(kind: Any, value: Any, name: str = "all of it") -> Any:
-    """A value from JSON as its annotation says: a dataclass, a tuple, a mapping or something plain.
+    """Convert a JSON value to its annotated type: a dataclass, a tuple, a mapping or a plain type.
 
     Raises:
-        ValueError: it is anything else, naming the field.
+        ValueError: the value has another type; the message names the field.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Settings that Ray, MLflow and Optuna read from the environment; to be applied before Ray is imported."""
+"""Environment settings of Ray, MLflow and Optuna, which must be set before Ray is imported."""
 
 import logging
 import os
@@ -17,9 +17,11 @@ _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow holds the history
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: it closes the MLflow runs too
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # Tune's own snapshots are not used: the study folder is the truth
-    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # how many wait is for our searcher to say, as nodes come and go
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our own handler also closes the MLflow runs
+    # Tune's own snapshots are not used: a study resumes from its folder.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    # Our searcher limits how many trials wait, because nodes join and leave.
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -27,33 +29,36 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; the tracker tries again by itself, and can't while a call waits
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # MLflow's own retries would make a run twice when an answer is lost
+    # In seconds. The tracker retries by itself, but not while a call still waits.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    # MLflow's own retries would create a run twice when an answer is lost.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for results
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
 
-RAY_FILES = "r"  # Ray opens its folder to everybody, so it gets one inside the workspace, which stays closed
+# Ray makes its folder readable for everybody, so it gets one inside the workspace, which stays
+# closed.
+RAY_FILES = "r"
 _WORKSPACE = "hylo-"
-_LOCK = (
-    "hylorada.lock"  # what has none and isn't Ray's own is not ours to remove, whatever its name
-)
-_UNSEEN = "new.lock"  # the same, before it is held
-_AGENTS_S = 120  # Ray's agents may outlive it by a minute, and write again in the folder that it has removed
+# Never delete a folder without this lock file unless Ray created it, even if its name matches.
+_LOCK = "hylorada.lock"
+_NEW_LOCK = "new.lock"  # name of the lock file until it is held
+# Ray's agents may outlive Ray by a minute and write again into the folder that was removed.
+_AGENTS_S = 120
 _held: list[FileLock] = []
 
 
 def prepare_environment() -> None:
-    """Quiet, private defaults; whatever the user has set stays."""
+    """Set quiet, private defaults for what the user has not set."""
     _set_defaults()
     warnings.filterwarnings("ignore", module="optuna")
     for name in ("mlflow", "alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(
-        logging.CRITICAL
-    )  # a locked database is told in one line
+    # We report a locked database in one line of our own.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def _set_defaults() -> None:
@@ -63,7 +68,7 @@ def _set_defaults() -> None:
 
 @contextmanager
 def study_environment() -> Iterator[None]:
-    """Set the quiet defaults within; afterwards the calling program has its own environment variables back."""
+    """Set the quiet defaults inside this context, and restore the caller's environment after it."""
     before = dict(os.environ)
     try:
         _set_defaults()
@@ -75,7 +80,7 @@ def study_environment() -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """Keep a local Ray to this machine: all its ports on loopback, behind a token that only this user can read."""
+    """Close a local Ray to others: ports on loopback, and a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"
@@ -91,28 +96,31 @@ def short_root() -> Path:
 
 
 def short_folder() -> Path:
-    """Make a folder with a short path (Ray's sockets allow 107 bytes), and remove those that killed processes left."""
+    """Create a folder with a short path, and remove those of killed processes.
+
+    Ray puts sockets there, whose paths may have at most 107 bytes.
+    """
     root = short_root()
-    for left in root.glob(f"{_WORKSPACE}*"):
+    for leftover in root.glob(f"{_WORKSPACE}*"):
         with suppress(OSError, Timeout):
-            if left.stat().st_uid != os.getuid():
+            if leftover.stat().st_uid != os.getuid():
                 continue
-            if (left / _LOCK).is_file():
-                with FileLock(left / _LOCK, timeout=0):
-                    shutil.rmtree(left, ignore_errors=True)
-            elif _of_agents(left) and time.time() - left.stat().st_mtime > _AGENTS_S:
-                shutil.rmtree(left, ignore_errors=True)
+            if (leftover / _LOCK).is_file():
+                with FileLock(leftover / _LOCK, timeout=0):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            elif _only_of_agents(leftover) and time.time() - leftover.stat().st_mtime > _AGENTS_S:
+                shutil.rmtree(leftover, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_WORKSPACE, dir=root))
-    lock = FileLock(folder / _UNSEEN)
+    lock = FileLock(folder / _NEW_LOCK)
     lock.acquire()
-    os.rename(folder / _UNSEEN, folder / _LOCK)  # nobody sees a lock that is not held
-    _held.append(lock)  # until this process ends, however it ends
+    os.rename(folder / _NEW_LOCK, folder / _LOCK)  # no other process sees a lock that is not held
+    _held.append(lock)  # held until this process ends, however it ends
     return folder
 
 
-def _of_agents(folder: Path) -> bool:
-    """Whether a folder holds what Ray's agents write, and nothing else."""
+def _only_of_agents(folder: Path) -> bool:
+    """Return whether a folder holds only what Ray's agents write, and at least something."""
     names = os.listdir(folder)
     if names == [RAY_FILES]:
-        return _of_agents(folder / RAY_FILES)
+        return _only_of_agents(folder / RAY_FILES)
     return bool(names) and all(name.startswith("session_") for name in names)

@@ -1,4 +1,30 @@
-"""What can go wrong outside a trial: storage, processes and machines. None of it counts against the trial."""
+"""All exceptions of `studies` and the faults outside a trial that stop a study.
+
+```
+Exception
+├── StudyStopped      The study can't continue for now. Raised by the engine (`cluster`, `host`,
+│   │                 `ray_start`, `tune_loop`) and `search.stages`, and made by `as_stop` from
+│   │                 faults of storage. A trial's process returns it as text (`engine.trainable`),
+│   │                 and `tune_loop` raises it again in the driver. Caught by `cli.commands`, which
+│   │                 prints it and the command that resumes, and exits with 3.
+│   └── StorageFault  Raised by `files.folder_files.patiently` and made by `as_stop`; caught as
+│                     `StudyStopped`.
+├── SeatLost          Raised by `engine.host`. Caught by `engine.trainable`, which attaches again.
+├── DeviceLost        Raised by `engine.host` when its device fails. Caught by `engine.trainable`,
+│                     which continues alone on a new host and fails the trial at the fourth loss,
+│                     and by `engine.cluster`, which uses a new host.
+├── HostGone          Raised by `engine.host` in all other calls after the loss of its device.
+│                     Caught by `engine.trainable` and `engine.cluster`, which use a new host.
+└── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
+                      listening to that process.
+KeyboardInterrupt
+└── Interrupted       Raised by `search.open_study` on Ctrl-C, SIGTERM or SIGHUP, and again after
+                      the MLflow runs are closed. Caught by `cli.commands`, which exits with 130.
+```
+
+Bad input is `hylorada.InputError`, which `cli.commands` turns into exit code 2. None of these
+exceptions except a repeated `DeviceLost` counts against a trial.
+"""
 
 import errno
 import re
@@ -8,7 +34,8 @@ from traceback import walk_tb
 HOST_TRIES = 4  # deaths of hosts in a row, without a report in between
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")  # Ray colours its tracebacks
 
-# what a disk or a share answers when it can't take a file, now or at all; anything else is a fault of ours
+# The errors of a disk or a network file system that can't take a file, now or at all. Any other
+# OSError is a bug of ours.
 _STORAGE = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -24,49 +51,59 @@ _STORAGE = {
     errno.ENFILE,
 }
 
-_DATABASE = {  # by SQLAlchemy's names, which would have to be imported
+_DATABASE = {  # by name, because importing SQLAlchemy for its exceptions is slow
     "OperationalError": "can't be written",
     "DatabaseError": "is damaged",
 }
 
 
 class StudyStopped(Exception):
-    """The study can't go on for now: its state is on disk, and the same command goes on with it."""
+    """The study can't continue for now: its state is on disk, and the same command resumes it."""
 
 
 class StorageFault(StudyStopped):
-    """Storage takes no more files."""
+    """The storage takes no more files."""
 
 
 class SeatLost(Exception):
-    """The host has no seat for this trial, which may take one again."""
+    """The host has no seat for this trial, which may attach again."""
 
 
 class DeviceLost(Exception):
-    """The host's device takes no more work from its process, only from a new one."""
+    """The host's process can't use its device any more; a new process may."""
 
 
 class HostGone(Exception):
-    """The host has lost its device over another trial, and is to be replaced."""
+    """The host has lost its device in another call and must be replaced."""
 
 
 class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user or the system has ended the process: Ctrl-C, SIGTERM or a closed terminal."""
+
+
 def own(error: BaseException) -> BaseException:
-    """What was raised in another process, of the RayTaskError that it comes as, whose own text is a traceback."""
+    """Return the exception raised in another process instead of the `RayTaskError` around it.
+
+    The text of a `RayTaskError` is a whole traceback. Any other exception is returned as it is.
+    """
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether an error is the disk's, not the program's."""
+    """Return whether an error comes from the storage, not from the program."""
     return isinstance(error, OSError) and error.errno in _STORAGE
 
 
 def as_stop(error: BaseException) -> StudyStopped | None:
-    """What stopped the study, if it was a fault outside it, wherever in the chain of causes it stands."""
+    """Return the outside fault that caused an error as a `StudyStopped`, or None.
+
+    The whole chain of causes is searched.
+    """
     for cause in _chain(error):
         if isinstance(cause, StudyStopped):
             return cause
@@ -80,22 +117,22 @@ def as_stop(error: BaseException) -> StudyStopped | None:
 
 
 def _database_of(error: BaseException) -> str:
-    """Return which database an error of SQLAlchemy's is about: the one whose library has asked."""
+    """Return the file of the database that an error of SQLAlchemy's is about, by its traceback."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return "mlflow.db" if any(name.startswith("mlflow.") for name in frames) else "optuna.db"
 
 
 def host_died(error: Exception) -> str:
-    """Why a study stops whose host dies again and again."""
+    """Return the reason why a study stops whose host has died `HOST_TRIES` times in a row."""
     lines = uncoloured(str(own(error))).strip().splitlines()
-    why = (
-        lines[-1:] if getattr(error, "actor_init_failed", False) else lines
-    )  # that one holds a whole traceback
-    return f"the process that trains on a device died {HOST_TRIES} times in a row without a report: {' '.join(why)}"
+    # An error of the actor's start holds a whole traceback, whose last line is the reason.
+    why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines
+    died = f"the process that trains on a device died {HOST_TRIES} times in a row without a report"
+    return f"{died}: {' '.join(why)}"
 
 
 def uncoloured(text: str) -> str:
-    """Text without the colours of a terminal."""
+    """Return a text without the escape codes for a terminal's colours."""
     return _COLOURS.sub("", text)
 
 

@@ -1,16 +1,16 @@
-"""The address of MLflow: which one is asked for, what kind it is, and how it is shown without its password."""
+"""The address of MLflow: which one to use, its kind, and how to print it without its password."""
 
 import os
 import re
 import sys
 
-DATABASES = ("postgresql", "mysql", "mssql")  # that MLflow opens, beside SQLite
+DATABASES = ("postgresql", "mysql", "mssql")  # databases that MLflow opens, beside SQLite
 _VARIABLE = "MLFLOW_TRACKING_URI"
-_ADDRESS = r"(?<!sqlite)(?<!file)://"  # of a place that may ask for a login
+_ADDRESS = r"(?<!sqlite)(?<!file)://"  # of a service that may need a login
 
 
 def heed_environment(option: str | None) -> str | None:
-    """Return the address to use, from the option or else from MLflow's own variable, and say which one it is."""
+    """Return the address from the option or else from MLflow's own variable, and print a note."""
     variable = os.environ.get(_VARIABLE) or None
     if variable is None or variable == option:
         return option
@@ -26,13 +26,13 @@ def heed_environment(option: str | None) -> str | None:
 
 
 def shown(address: str) -> str:
-    """Return an address with ``***`` in place of its login and its query, where passwords stand."""
+    """Return an address with ``***`` for its login and its query, which may hold passwords."""
     without_login = re.sub(f"{_ADDRESS}.*@", "://***@", address, flags=re.DOTALL)
     return re.sub(rf"({_ADDRESS}[^?]*\?).*", r"\1***", without_login, flags=re.DOTALL)
 
 
 def redact(text: str) -> str:
-    """Return a text, such as a library's message, with every address in it as :func:`shown` shows it."""
+    """Return a text, such as a library's message, with each address in it masked by `shown`."""
     return re.sub(r"\S+://\S+", lambda match: shown(match[0]), text)
 
 
@@ -42,5 +42,5 @@ def is_server(uri: str) -> bool:
 
 
 def is_database(uri: str) -> bool:
-    """Return whether MLflow's client opens a database by itself, so that it also writes the artifacts by itself."""
+    """Return whether MLflow's client opens a database itself, and so also writes the artifacts."""
     return uri.startswith(("sqlite:", "sqlite+pysqlite:", *DATABASES))

@@ -1,4 +1,4 @@
-"""Where a study runs and what it writes to."""
+"""Options of a run: where a study runs and where it writes."""
 
 import os
 import re
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where a study runs and what it writes to.
+    """Options of a run: where a study runs and where it writes.
 
     Attributes:
         storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
-        tracking_uri: of MLflow; None is SQLite in ``storage``.
-        address: of a Ray cluster; None is this machine.
-        seats: trials in a pack; None is 4 on a CPU, and measured on a GPU.
+        tracking_uri: address of MLflow; None means SQLite in ``storage``.
+        address: address of a Ray cluster; None means this machine.
+        seats: trials in a pack; None means 4 on a CPU and a short measurement on a GPU.
         wait: seconds to wait for a cluster's first node that trials can run on.
-        quiet: whether not to describe the text that was read, for its results are read by a program.
+        quiet: whether to print no description of the text, because a program reads the results.
     """
 
     storage: Path
@@ -27,19 +27,21 @@ class Options:
     quiet: bool = False
 
     def study_folder(self, name: str) -> Path:
+        """Return the folder of a study in the storage."""
         return self.storage / "studies" / name
 
     @property
     def uri(self) -> str:
+        """Address of MLflow."""
         return self.tracking_uri or default_uri(self.storage)
 
 
 def default_uri(storage: Path) -> str:
-    """Return MLflow's address: SQLite in the storage folder."""
+    """Return MLflow's default address: SQLite in the storage folder."""
     path = os.path.join(os.path.realpath(storage), "mlflow.db")
     if not re.search(r"%[0-9a-fA-F]{2}|\?", path):
         return f"sqlite:///{path}"
-    from sqlalchemy.engine import URL  # not above: it takes a while
+    from sqlalchemy.engine import URL  # slow to import
 
-    # With the driver's name, MLflow does not make a folder of the escaped name.
+    # With the driver's name in it, MLflow does not create a folder with the escaped name.
     return URL.create("sqlite+pysqlite", database=path).render_as_string()

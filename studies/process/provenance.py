@@ -1,4 +1,4 @@
-"""What a result was made with."""
+"""Provenance of a result: commit, package versions, command."""
 
 import hashlib
 import platform
@@ -14,7 +14,7 @@ _PACKAGES = ("hylorada", "torch", "transformers", "peft", "ray", "optuna", "mlfl
 
 
 def code_version() -> dict[str, str]:
-    """Commit and dirty flag of this package's own source tree; empty for an installed wheel."""
+    """Return commit and dirty flag of this package's source tree; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}
@@ -38,18 +38,18 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of what results depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that results depend on."""
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def code_digest() -> str:
-    """Identifies the source files of both packages, whatever their version is called."""
+    """Return a checksum of the source files of both packages, whatever their version is called."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for package in ("hylorada", "studies"):
@@ -59,5 +59,5 @@ def code_digest() -> str:
 
 
 def command_line() -> str:
-    """Return the command that was given, without the passwords in its addresses."""
+    """Return the command line of this process, without the passwords in its addresses."""
     return shlex.join(["hylorada", *map(shown, sys.argv[1:])])

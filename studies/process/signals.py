@@ -1,4 +1,4 @@
-"""What asks a command to end: Ctrl-C, SIGTERM, a terminal that is closed."""
+"""Handlers for the signals that end a command: Ctrl-C, SIGTERM, a closed terminal."""
 
 import os
 import signal
@@ -12,16 +12,16 @@ from typing import Any
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL = tuple(stream for stream in (1, 2) if os.isatty(stream))
-_apart: int | None = (
-    None  # the thread that starts what signals to this process's group must not reach
-)
+# The thread whose child processes must not receive signals sent to this process's group.
+_isolating_thread: int | None = None
 
 
 def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
-    """Call ``action`` with each signal that asks to end; those that the user has had ignored, as nohup does, stay so.
+    """Call ``action`` with each signal that ends a process, except ignored ones, as under nohup.
 
     Returns:
-        The handlers before, for :func:`restore`; none off the main thread, where Python sets none.
+        The previous handlers, for :func:`restore`; empty outside the main thread, where Python
+        can't set any.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -35,13 +35,13 @@ def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
 
 
 def restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Set them again; below Python too, where Ray puts its own."""
+    """Restore handlers, also those at the C level, which Ray replaces with its own."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
 def interrupt(_: int) -> None:
-    """What Ctrl-C does.
+    """Act on a signal as Python does on Ctrl-C.
 
     Raises:
         KeyboardInterrupt: always.
@@ -50,7 +50,7 @@ def interrupt(_: int) -> None:
 
 
 def ignore_ends() -> None:
-    """At the very end, while Python takes down what it has loaded; not where Ray's own end may still hang."""
+    """Ignore the signals while Python shuts down, unless Ray still runs, whose end may hang."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         for number in _ENDS:
@@ -58,7 +58,7 @@ def ignore_ends() -> None:
 
 
 def _leave_terminal() -> None:
-    """Write nowhere: a terminal that is gone answers every word with an error."""
+    """Redirect output to nowhere: every write to a closed terminal raises."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in _TERMINAL:
@@ -68,32 +68,32 @@ def _leave_terminal() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within it what asks to end is held back, and comes afterwards: for what must not be left half done.
+    """Hold back signals that end a process inside this context, and raise the first one after it.
 
-    Not SIGTERM in the moment in which Ray has set its own answer to it, or none, if another thread takes it.
+    It protects work that must not be left half done. One case is not covered: SIGTERM taken by
+    another thread in the moment in which Ray has set its own handler for it, or none.
 
-    What is started within it is out of reach of signals to this process's group: it is for this process to end it.
+    Processes started inside the context don't receive signals to this process's group; this process
+    must end them.
     """
-    global _apart
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # signals come to the main thread alone
-        yield
+    global _isolating_thread
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
         return
-    came: list[int] = []
-    before = on_end(came.append)
-    # from libraries too, which set handlers of their own below Python's: Ray's abort, or are none
+    received: list[int] = []
+    before = on_end(received.append)
+    # Blocked too, because libraries replace Python's handlers: Ray sets one that aborts, or none.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    _apart = threading.get_ident()
+    _isolating_thread = threading.get_ident()
     _watch_forks()
     try:
         yield
     finally:
-        _apart = None
+        _isolating_thread = None
         restore(before)
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    if came:
-        signal.raise_signal(came[0])
+    if received:
+        signal.raise_signal(received[0])
 
 
 @cache
@@ -102,6 +102,6 @@ def _watch_forks() -> None:
 
 
 def _in_child() -> None:
-    if _apart == threading.get_ident():
+    if _isolating_thread == threading.get_ident():
         os.setpgrp()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)

@@ -1,4 +1,4 @@
-"""Text as any terminal can show it: plain signs where its encoding is small, control characters never raw."""
+"""Text that any terminal can show: ASCII signs where necessary, control characters escaped."""
 
 import codecs
 import os
@@ -34,13 +34,14 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # part of words and
 
 
 def shown(text: str, encoding: str | None = None) -> str:
-    """Return a text with control characters as escapes (``\\x1b``), line ends and tabs apart.
+    """Return a text with control characters as escapes (``\\x1b``), except line ends and tabs.
 
     Bidirectional overrides and other invisible characters count as control characters.
 
     Args:
-        text: from anywhere.
-        encoding: of the terminal: what it lacks becomes a plain sign (``->``) or an escape too; None lacks nothing.
+        text: text from any source.
+        encoding: encoding of the terminal. Characters that it lacks become ASCII signs (``->``) or
+            escapes too; None means that it has all.
     """
     if not (text.isascii() and text.isprintable()):
         text = "".join(c if _is_harmless(c) else _escape(c) for c in text)
@@ -50,12 +51,12 @@ def shown(text: str, encoding: str | None = None) -> str:
 
 
 def one_line(text: str, encoding: str | None = None) -> str:
-    """Return the same with line ends and tabs as escapes too, for the cell of a table."""
+    """Return a text as `shown` does, with line ends and tabs escaped too, for a table cell."""
     return shown(text, encoding).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def reads_back(text: str, encoding: str | None) -> bool:
-    """Return whether a text that is printed can be read again as UTF-8, and is the same then."""
+    """Return whether a text, once printed, reads back as UTF-8 without a change."""
     return shown(text) == text and (
         text.isascii() or encoding is None or codecs.lookup(encoding).name == "utf-8"
     )
@@ -93,17 +94,17 @@ def _plain_sign(character: str) -> str:
 
 
 class ShownStream:
-    """A text stream that writes every text as :func:`shown`; in all else it is the stream that it wraps.
+    """A wrapper of a text stream that passes every text through :func:`shown`.
 
     Attributes:
-        raw: the stream it wraps, for what has to write control sequences.
+        raw: the wrapped stream, for callers that must write control sequences.
     """
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Write a text as the stream's encoding can show it."""
+        """Write a text with every character that the stream's encoding can't show replaced."""
         self.raw.write(shown(text, self.raw.encoding))
         return len(text)
 
@@ -117,14 +118,15 @@ class ShownStream:
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """Return the stream below our own."""
+    """Return the stream wrapped by a `ShownStream`, or the stream itself."""
     return stream.raw if isinstance(stream, ShownStream) else stream
 
 
 def guard_streams() -> None:
-    """Write what goes to standard output and error as :func:`shown` from now on.
+    """Pass standard output and standard error through :func:`shown` from now on.
 
-    A stream that the shell has closed (``>&-``) reads and writes nothing; the lowest free number is that stream's.
+    A stream that the shell has closed (``>&-``) is opened on the null device. It gets its own
+    number again, because the lowest free one is assigned.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -137,7 +139,7 @@ def guard_streams() -> None:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """The same within it; afterwards the streams are as they were."""
+    """Guard the streams inside this context as `guard_streams` does, and restore them after it."""
     before = sys.stdout, sys.stderr
     guard_streams()
     try:
@@ -154,7 +156,7 @@ def guarded_streams() -> Iterator[None]:
 
 
 def silence(stream: TextIO) -> None:
-    """Drop what is still to be written to a stream that takes no more: Python would try again at its end."""
+    """Discard a broken stream's pending output, which Python would flush again at its exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

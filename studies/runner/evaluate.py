@@ -1,4 +1,4 @@
-"""Measure a base, or an adapter on it, on a text: what ``hylorada evaluate`` does."""
+"""The measurement of ``hylorada evaluate``: a base, or an adapter on it, on a text."""
 
 import dataclasses
 import math
@@ -14,22 +14,23 @@ from studies.runner.text_notes import text_facts, text_notes
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to measure on what.
+    """A request for one measurement.
 
     Attributes:
-        adapter: folder of a saved adapter; None is the base alone.
-        model: base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
-        data: text: ``pydocs``, a hub ``name:config``, a folder or a file.
-        text_column: column of a table or hub data set; None finds it.
-        document_separator: between documents, see :func:`hylorada.load_text`.
-        split: of the text.
-        block_size: T, tokens a block.
-        blocks: how many of the split, from its start; None takes all.
-        spread: whether these are taken evenly over the split instead, as studies do.
-        dtype: of the base.
-        model_fingerprint: of the base that the adapter was trained on; None where that isn't known.
-        model_config_fingerprint: of its config.json, likewise.
-        data_fingerprint: of the text that it was trained on, where this is to be the same; else None.
+        adapter: folder of a saved adapter; None means the base alone.
+        model: the base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
+        data: the text: ``pydocs``, a hub ``name:config``, a folder or a file.
+        text_column: column of a table or hub data set; None detects it.
+        document_separator: separator between documents, see :func:`hylorada.load_text`.
+        split: split of the text.
+        block_size: T, tokens per block.
+        blocks: number of blocks from the start of the split; None takes all.
+        spread: whether the blocks are spread evenly over the split instead, as in studies.
+        dtype: data type of the base.
+        model_fingerprint: fingerprint of the base that the adapter was trained on; None if unknown.
+        model_config_fingerprint: fingerprint of that base's config.json; None if unknown.
+        data_fingerprint: fingerprint of the text that the adapter was trained on, if the measured
+            text should be the same; else None.
     """
 
     adapter: Path | None = None
@@ -48,7 +49,7 @@ class Request:
 
     @classmethod
     def options(cls) -> list[str]:
-        """The fields that the command line sets."""
+        """Return the names of the fields that are options of the command line."""
         names = [f.name for f in dataclasses.fields(cls)]
         return [
             n for n in names if n not in ("adapter", "spread") and not n.endswith("_fingerprint")
@@ -56,11 +57,11 @@ class Request:
 
     @classmethod
     def of(cls, adapter: Path | None, options: Mapping[str, Any]) -> Self:
-        """What is asked for; where that is silent, what an exported adapter was tested on.
+        """Return a request with the given options, completed from an exported adapter's test.
 
         Args:
             adapter: folder of a saved adapter.
-            options: by field, None where not given.
+            options: value of each field, None where not given.
         """
         given = {k: v for k, v in options.items() if v is not None}
         if adapter is None:
@@ -71,7 +72,7 @@ class Request:
         if "data" not in given:
             taken += ["data", "data_fingerprint", "text_column", "document_separator"]
         known = {name: record[name] for name in taken if name in record}
-        if "data" in known:  # before the field there was, an end token stood between any two rows
+        if "data" in known:  # before this field existed, an end token separated any two rows
             known.setdefault("document_separator", "eos")
         if (
             "data" not in given
@@ -92,15 +93,15 @@ class Request:
 def measure(
     request: Request, say: Callable[[str], None] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The figures, by the names that command line and MLflow use, and what the reader must know.
+    """Return the metrics under the names of command line and MLflow, and notes for the reader.
 
     Args:
         request: what to measure.
-        say: is told of the text that was read, before anything is computed.
+        say: called with lines that describe the text, before anything is computed.
 
     Raises:
-        InputError: an unknown split, a block longer than the base takes, more blocks than there are, a loss that is
-            not finite, or what base, text or adapter object to.
+        InputError: the split is unknown, a block is longer than the base allows, the split has
+            fewer blocks, the loss is not finite, or base, text or adapter are invalid.
     """
     import torch
 
@@ -121,7 +122,8 @@ def measure(
     info = inspect_base(request.model)
     if info.max_positions and request.block_size > info.max_positions:
         raise InputError(
-            f"block_size {request.block_size} exceeds model limit {info.max_positions} ({request.model})"
+            f"block_size {request.block_size} exceeds model limit {info.max_positions} "
+            f"({request.model})"
         )
     tokenizer = load_tokenizer(request.model)
     text = load_text(
@@ -147,19 +149,20 @@ def measure(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
     adapters = [] if request.adapter is None else [load_adapter(base, request.adapter)]
-    found = evaluate_pack(Pack(base), adapters, blocks)[0]
-    if not math.isfinite(found.nll):
+    evaluation = evaluate_pack(Pack(base), adapters, blocks)[0]
+    if not math.isfinite(evaluation.nll):
         on_it = "" if request.adapter is None else f" with adapter {str(request.adapter)!r}"
         raise InputError(
-            f"model {request.model!r}{on_it}: its loss is not finite (NLL {found.nll} in {request.dtype})"
+            f"model {request.model!r}{on_it}: its loss is not finite "
+            f"(NLL {evaluation.nll} in {request.dtype})"
         )
-    figures = {**found.metrics(), "tokens": found.tokens, "blocks": blocks.num_blocks}
+    figures = {**evaluation.metrics(), "tokens": evaluation.tokens, "blocks": blocks.num_blocks}
     notes = _notes(request, info, text.fingerprint) + _length_notes(adapters, request.block_size)
     return {**figures, "data_fingerprint": text.fingerprint, **text_facts(text, tokenizer)}, notes
 
 
 def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
-    """Where buckets stand for other positions than in training."""
+    """Return notes if the buckets cover other positions than in training."""
     lengths = {a.config.max_positions for a in adapters} - {None, block_size}
     return [
         f"the adapter was trained on blocks of {n} tokens, these have {block_size} (--block-size)"
@@ -168,7 +171,7 @@ def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
 
 
 def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
-    """Where base or text are not those of the adapter's study; that may well be the question."""
+    """Return notes if base or text differ from the adapter's study, which may be intended."""
     parts = (
         ("another base", request.model_fingerprint, base.fingerprint),
         (

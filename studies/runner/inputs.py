@@ -1,4 +1,4 @@
-"""What a study is given, and its checks: before any compute, and before anything is written."""
+"""The inputs of a study and their checks, before any compute and before anything is written."""
 
 import dataclasses
 import re
@@ -18,22 +18,25 @@ from studies.spec.points import target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import check_server, check_tracking, unwritable
 
-EXPLAIN = "explain"  # validation blocks, those that the search has not seen where there are enough of them
-_FEWEST_UNSEEN = 20  # blocks; of fewer no correlation can be measured
+# Key of the validation blocks for `explain`: those that no trial of the search has been evaluated
+# on, where there are enough of them.
+EXPLAIN = "explain"
+_FEWEST_UNSEEN = 20  # blocks; with fewer no correlation can be measured
 _MOST_SEATS = 1024
-_LONG = 1000  # characters a token: a text longer than that many blocks surely holds one
+_LONG = 1000  # characters per token; a text with more for each token of a block surely has a block
 
 
 @dataclass(frozen=True)
 class Material:
-    """The checked inputs of a study: tokenised text and what identifies text and base.
+    """The checked inputs of a study: the tokenised text, and the identity of text and base.
 
     Attributes:
-        blocks: of each split; ``explain`` holds validation blocks for :mod:`studies.search.explain`.
-        provenance: what identifies text and base, and more that results depend on.
-        separator: that stands between documents.
-        text_notes: what was read, for the user.
-        test_documents: the document in which each test block begins; None where the text has none.
+        blocks: blocks of each split; ``explain`` holds validation blocks for
+            :mod:`studies.search.explain`.
+        provenance: identity of text and base, and everything else that results depend on.
+        separator: separator between documents.
+        text_notes: lines for the user that describe what was read.
+        test_documents: the document in which each test block begins; None if the text has none.
         unseen: whether no trial of the search is evaluated on the blocks of ``explain``.
     """
 
@@ -45,11 +48,11 @@ class Material:
     unseen: bool = False
 
     def settled(self, study: Study) -> Study:
-        """Return the study with the separator that "auto" stands for, so that it resumes with the same."""
+        """Return the study with the actual separator for "auto", so that it resumes with it."""
         return dataclasses.replace(study, document_separator=self.separator)
 
     def inputs(self) -> dict[str, str]:
-        """What identifies base and text; a study folder is tied to it."""
+        """Return the fingerprints of base and text, which a study folder is bound to."""
         return {
             k: str(v)
             for k, v in self.provenance.items()
@@ -58,15 +61,15 @@ class Material:
 
 
 def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
-    """Check everything that can be checked before any compute, and tokenise.
+    """Check everything that can be checked before any compute, and tokenise the text.
 
     Args:
-        study: to run.
-        options: where.
+        study: the study to run.
+        options: where to run.
         join: joins a cluster and checks it, before the text's cache is written.
 
     Raises:
-        InputError: all problems found; nothing has been written.
+        InputError: there are problems; all are listed, and nothing has been written.
     """
     from hylorada.base_models.loading import target_problems
 
@@ -80,27 +83,30 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         whole = _blocks(problems, study, options, text, tokenizer, base.num_embeddings)
     if problems or base is None or text is None:
         raise InputError(problems)
-    asked, blocks = study.document_separator, _limited(study, whole)
+    requested_separator, blocks = study.document_separator, _limited(study, whole)
     study = dataclasses.replace(study, document_separator=text.separator)
-    told = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
+    facts = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
     return Material(
         blocks,
-        _provenance(study, base, text, blocks) | told,
+        _provenance(study, base, text, blocks) | facts,
         text.separator,
-        text_notes(text, tokenizer, whole, asked),
+        text_notes(text, tokenizer, whole, requested_separator),
         _test_documents(study, whole["test"], tokenizer.eos_token_id),
         unseen=_unseen(study, whole["validation"]) is not None,
     )
 
 
 def input_problems(values: Mapping[str, Any], options: Options) -> list[str]:
-    """What is wrong with base, text and places to write to; for a study that is itself wrong elsewhere."""
+    """Return the problems of base, text and output locations, for a study with other problems."""
     return _inputs(values, options)[0]
 
 
 def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any, Any, Any]:
-    """Problems, base, tokenizer and text, as far as these fields of a study are there and of the right type."""
+    """Return problems, base, tokenizer and text.
 
+    Fields of the study that are missing or of a wrong type are skipped; they are reported
+    elsewhere.
+    """
     problems = []
     if problem := path_problem(options.storage) or unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
@@ -139,28 +145,25 @@ def _text(problems: list[str], values: Mapping[str, Any], tokenizer: Any) -> Any
     data, column, separator = (values.get(k) for k in ("data", "text_column", "document_separator"))
     if not isinstance(data, str) or not isinstance(column, str | None):
         return None
-    known = (
-        separator if separator in DOCUMENT_SEPARATORS else "auto"
-    )  # else it is refused elsewhere
+    known = separator if separator in DOCUMENT_SEPARATORS else "auto"  # others fail elsewhere
     return _attempt(
         problems, load_text, data, text_column=column, document_separator=known, tokenizer=tokenizer
     )
 
 
 def _address_problems(address: str | None) -> list[str]:
-    """Whether anything listens at a cluster's address: Ray itself waits for minutes."""
+    """Return the problems of a cluster's address, at which Ray itself would wait for minutes."""
     if address is None or address == "auto":
         return []
     if address.startswith("ray://"):
-        return [
-            f"address {address!r}: Ray Client is not supported; run on a node, with auto or HOST:6379"
-        ]
+        remedy = "run on a node, with auto or HOST:6379"
+        return [f"address {address!r}: Ray Client is not supported; {remedy}"]
     host, _, port = address.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         return [f"address {address!r} must be auto or HOST:PORT"]
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, UnicodeError) as error:  # the second of names that can't be looked up
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name can't be looked up
         return [f"address {address!r} can't be reached: {error}"]
     return []
 
@@ -173,7 +176,7 @@ def _blocks(
     tokenizer: Any,
     num_embeddings: int | None,
 ) -> dict[str, Any]:
-    """All blocks of each split; a text that may be too short is tried before anything is written."""
+    """Build all blocks of each split, those that may be too short before anything is written."""
     from hylorada import SPLITS, build_blocks
 
     long = {s for s in SPLITS if sum(map(len, text.splits[s])) > _LONG * study.block_size}
@@ -188,18 +191,22 @@ def _blocks(
         if problems and split in long:
             continue
         cache = options.storage / "cache" if split in long and split == "train" else None
-        found = _attempt(problems, build, text.splits[split], split=split, cache_dir=cache)
-        if found is not None and split == "test" and found.num_blocks < 2:
+        built = _attempt(problems, build, text.splits[split], split=split, cache_dir=cache)
+        if built is not None and split == "test" and built.num_blocks < 2:
             problems.append(
-                f"split 'test': 1 block of {study.block_size} tokens, the verdict needs 2; lower block_size or add text"
+                f"split 'test': 1 block of {study.block_size} tokens, the verdict needs 2; "
+                "lower block_size or add text"
             )
-        elif found is not None:
-            blocks[split] = found
+        elif built is not None:
+            blocks[split] = built
     return blocks
 
 
 def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
-    """Return the document of each test block that the study uses; its blocks are no independent samples of the text."""
+    """Return the document of each test block that the study uses, or None.
+
+    Blocks of one document are not independent samples of the text.
+    """
     if study.document_separator != "eos" or end_token is None:
         return None
     count = min(study.test_blocks or test.num_blocks, test.num_blocks)
@@ -207,20 +214,20 @@ def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
 
 
 def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """The blocks that the study uses."""
+    """Return the blocks that the study uses."""
     limits = {"validation": study.eval_blocks, "test": study.test_blocks}
-    taken = {}
-    for split, found in blocks.items():
+    used = {}
+    for split, whole in blocks.items():
         limit = limits.get(split)
-        take = found.spread if split == "test" and study.spread_test else found.head
-        taken[split] = take(min(limit, found.num_blocks) if limit else None)
+        take = whole.spread if split == "test" and study.spread_test else whole.head
+        used[split] = take(min(limit, whole.num_blocks) if limit else None)
     held = _unseen(study, blocks["validation"]) or blocks["validation"]
-    taken[EXPLAIN] = held.spread(min(study.test_blocks or held.num_blocks, held.num_blocks))
-    return taken
+    used[EXPLAIN] = held.spread(min(study.test_blocks or held.num_blocks, held.num_blocks))
+    return used
 
 
 def _unseen(study: Study, validation: Any) -> Any:
-    """Return the validation blocks on which no trial of the search is evaluated; None where they are too few."""
+    """Return the validation blocks that no trial of the search reads; None if they are too few."""
     rest = validation.after(study.eval_blocks) if study.eval_blocks else None
     return rest if rest is not None and rest.num_blocks >= _FEWEST_UNSEEN else None
 

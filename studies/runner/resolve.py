@@ -1,4 +1,4 @@
-"""Add searches to a study until every comparison is decided, or the time is up."""
+"""Resolving a study: more searches until every comparison is decided or the time is up."""
 
 import math
 import time
@@ -24,10 +24,10 @@ _MOST_SEARCHES = 100
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent.
+    """The limits of a `resolve` command.
 
     Attributes:
-        margin: comparisons whose whole interval lies within this many % are decided, as equivalent.
+        margin: comparisons whose whole interval lies within this many % are decided as equivalent.
         seconds: wall time; None for as long as the declared looks take.
     """
 
@@ -36,7 +36,7 @@ class Budget:
 
 
 def with_looks(study: Study) -> Study:
-    """Return the study with looks declared, if it declares none that lie ahead."""
+    """Return the study with looks declared, unless it has declared looks that are still ahead."""
     if any(n >= study.searches for n in study.looks):
         return study
     first = max(2, study.searches)
@@ -54,24 +54,25 @@ def resolve(
     """Run a study, then with more searches, look by look, until every comparison is decided.
 
     Args:
-        study: as it was run.
+        study: the study as it was run.
         options: where to run.
-        console: for progress.
-        budget: when to stop all the same.
-        run: runs or resumes a study (:func:`studies.runner.run.run_study`).
+        console: console for progress.
+        budget: when to stop without a decision.
+        run: function that runs or resumes a study (:func:`studies.runner.run.run_study`).
 
     Returns:
         The results of the last look.
 
     Raises:
-        InputError: a margin or time that is not above 0.
+        InputError: the margin or the time is not above 0.
     """
     _check(budget)
     began = time.monotonic()
     study = with_looks(replace(study, margin=budget.margin))
     _say(
         console,
-        f"looks at {', '.join(map(str, study.looks))} searches; together they keep 5 % false verdicts",
+        f"looks at {', '.join(map(str, study.looks))} searches; "
+        "together they keep 5 % false verdicts",
     )
     cost = None
     while True:
@@ -83,7 +84,8 @@ def resolve(
             f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"
         ]
         ahead = [n for n in study.looks if n > study.searches]
-        decided = f"{len(results.comparisons) - len(undecided)} of {len(results.comparisons)} comparisons are decided"
+        count = len(results.comparisons)
+        decided = f"{count - len(undecided)} of {count} comparisons are decided"
         _say(console, f"{study.searches} searches, {time.monotonic() - began:.0f} s: {decided}")
         if not undecided or not ahead:
             break
@@ -98,7 +100,8 @@ def resolve(
             break
         _say(
             console,
-            f"undecided: {', '.join(undecided)}; going to {ahead[0]} searches, about {more:.0f} s",
+            f"undecided: {', '.join(undecided)}; continuing to {ahead[0]} searches, "
+            f"about {more:.0f} s",
         )
         study = replace(study, searches=ahead[0])
     return results
@@ -119,7 +122,7 @@ def _searches_stored(folder: Path) -> int:
 
 
 def _seconds_a_search(folder: Path, study: Study) -> float:
-    """Estimate the wall time of one more search from the time that the trials so far took of their hosts."""
+    """Estimate the wall time of one more search from the host time of all trials so far."""
     from studies.trials.records import read_records
 
     records = read_records(folder).values()

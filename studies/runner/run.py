@@ -1,12 +1,12 @@
-"""One study from its start to its end, whatever that is."""
+"""A study from its start to its end: prepare, search and confirm, report."""
 
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -25,78 +25,102 @@ from studies.spec.study import Study
 if TYPE_CHECKING:
     from studies.analysis.explanation import Explanation
     from studies.analysis.results import Results
+    from studies.runner.inputs import Material
     from studies.search.explain import Request
-    from studies.search.stages import Opened
-
-Found = TypeVar("Found")
+    from studies.search.open_study import OpenStudy
+    from studies.trials.store import Store
 
 
 def run_study(study: Study, options: Options, console: Console) -> "Results":
-    """Search, confirm, report; a study that was broken off goes on where it was.
+    """Search, confirm and report a study; resume one that was interrupted.
 
     Args:
-        study: checked.
+        study: checked study.
         options: where to run.
-        console: for the live panel and a few lines.
+        console: console for the live panel and a few lines.
 
-    A program that has called ``ray.init()`` keeps its Ray: the study runs on it as on a cluster, and leaves it running.
+    In a program that has called ``ray.init()``, the study runs on that Ray as on a cluster and
+    leaves it running.
 
     Returns:
-        The results, which also lie in the study folder as ``results.json`` and ``report.html``.
+        The results, which are also in the study folder as ``results.json`` and ``report.html``.
 
     Raises:
-        InputError: bad input, before anything is written; or what the probe found (see :func:`hylorada.probe`), which
-            leaves a study without trials.
-        StudyStopped: storage, processes or machines don't let it go on; the state is saved.
-        KeyboardInterrupt: the same, on the user's wish.
+        InputError: bad input, before anything is written; or a problem in the probe (see
+            :func:`hylorada.probe`), which leaves a study without trials.
+        StudyStopped: storage, processes or machines keep the study from continuing; its state is
+            saved.
+        KeyboardInterrupt: the user or the system has ended the process; the state is saved.
     """
+    with _prepare(study, options, console) as opened:
+        from studies.search.stages import report, search_and_confirm
 
-    def work(opened: "Opened") -> "Results":
-        from studies.search.stages import find_results
-
-        return find_results(opened)
-
-    return _run(study, options, console, work)
+        base = search_and_confirm(opened)
+        return report(opened, base)
 
 
 def explain_study(
     study: Study, options: Options, console: Console, request: "Request"
 ) -> "Explanation":
-    """Train what explains a winner of a finished study; an interrupted command resumes where it was.
+    """Train what explains a winner of a finished study; resume an interrupted command.
 
     Args:
-        study: as it was run.
+        study: the study as it was run.
         options: where to run.
-        console: for the live panel and a few lines.
+        console: console for the live panel and a few lines.
         request: which winner to explain.
 
     Returns:
-        The explanation, which also lies in the study folder as ``explain.json`` and in ``report.html``.
+        The explanation, which is also in the study folder as ``explain.json`` and in
+        ``report.html``.
 
     Raises:
         InputError: bad input, before anything is trained.
-        StudyStopped: storage, processes or machines don't let it go on; the state is saved.
-        KeyboardInterrupt: the same, on the user's wish.
+        StudyStopped: storage, processes or machines keep the command from continuing; its state is
+            saved.
+        KeyboardInterrupt: the user or the system has ended the process; the state is saved.
     """
+    with _prepare(study, options, console, trains=True) as opened:
+        from studies.search.explain import explain_winner
 
-    def work(opened: "Opened") -> "Explanation":
-        from studies.search.explain import find_explanation
-
-        return find_explanation(opened, request)
-
-    return _run(study, options, console, work, trains=True)
+        return explain_winner(opened, request)
 
 
-def _run(
-    study: Study,
-    options: Options,
-    console: Console,
-    work: "Callable[[Opened], Found]",
-    *,
-    trains: bool = False,
-) -> Found:
+@contextmanager
+def _prepare(
+    study: Study, options: Options, console: Console, *, trains: bool = False
+) -> Iterator["OpenStudy"]:
+    """Check and prepare all inputs, and keep the study open inside this context.
+
+    Args:
+        study: checked study.
+        options: where to run.
+        console: console for notes and progress.
+        trains: whether there is something to train even if the study has results.
+    """
+    with _faults_as_stops(), ExitStack() as stack:
+        stack.enter_context(study_environment())
+        trains = trains or not _has_results(study, options)
+        options = _on_their_ray(options)
+        devices = _open_devices(stack, study, options, trains=trains)
+        # These imports take seconds, in which Ray starts.
+        from studies.runner.inputs import prepare
+        from studies.search.open_study import recorded
+        from studies.search.stages import results_so_far
+
+        material = prepare(study, options, devices.join if options.address else None)
+        store = _open_store(stack, study, options, material, console)
+        if results_so_far(store) is None:
+            # From here on a host loads the base, while MLflow creates its tables.
+            devices.cluster(material.blocks)
+        yield stack.enter_context(recorded(material, devices, store, options, console))
+
+
+@contextmanager
+def _faults_as_stops() -> Iterator[None]:
+    """Turn faults of storage inside this context into `StudyStopped`."""
     try:
-        return _run_whole(study, options, console, work, trains or not _has_results(study, options))
+        yield
     except (InputError, StudyStopped):
         raise
     except Exception as error:
@@ -105,58 +129,50 @@ def _run(
         raise
 
 
-def _run_whole(
-    study: Study,
-    options: Options,
-    console: Console,
-    work: "Callable[[Opened], Found]",
-    trains: bool,
-) -> Found:
-    with ExitStack() as stack:
-        stack.enter_context(study_environment())
-        options = _on_their_ray(options)
-        if options.address is None and trains:
-            check_limits(short_root())
-        workspace = short_folder()
-        stack.callback(shutil.rmtree, workspace, ignore_errors=True)
-        _check_storage(options)
-        devices = Devices(study, options, workspace)
-        stack.callback(devices.close)
-        if options.address is None:
-            make_private(workspace)
-            if (
-                "transformers" not in sys.modules
-                and _is_evident(study)
-                and not _has_results(study, options)
-            ):
-                devices.start()  # its host imports beside what follows; else the checks come first
-        from studies.runner.inputs import prepare
-        from studies.search.stages import carry_out, results_so_far
-        from studies.spec.points import notes
-        from studies.trials.store import Store
-
-        material = devices.material = prepare(
-            study, options, devices.join if options.address else None
-        )
-        study = material.settled(study)
-        for line in (
-            *(() if options.quiet else material.text_notes),
-            *(f"note: {note}" for note in notes(study)),
+def _open_devices(stack: ExitStack, study: Study, options: Options, *, trains: bool) -> Devices:
+    """Check machine and storage, and start a private Ray early if the inputs surely exist."""
+    if options.address is None and trains:
+        check_limits(short_root())
+    workspace = short_folder()
+    stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+    _check_storage(options)
+    devices = Devices(study, options, workspace)
+    stack.callback(devices.close)
+    if options.address is None:
+        make_private(workspace)
+        # An early start lets the host import beside this process. Inputs that may be misspelt are
+        # checked first.
+        if (
+            "transformers" not in sys.modules
+            and _is_evident(study)
+            and not _has_results(study, options)
         ):
-            say(console, f"hylorada: {line}")
-        store = Store(options.study_folder(study.name), study)
-        stack.callback(store.close)
-        for note in store.notes:
-            say(console, f"hylorada: note: {note}")
-        store.bind_inputs(material.inputs())
-        if results_so_far(store) is None:
-            devices.wait()  # then its host loads the base while MLflow makes its tables
-        return carry_out(devices, store, options, console, work)
+            devices.start()
+    return devices
+
+
+def _open_store(
+    stack: ExitStack, study: Study, options: Options, material: "Material", console: Console
+) -> "Store":
+    """Print all notes on the inputs, and open the study's folder."""
+    from studies.spec.points import notes
+    from studies.trials.store import Store
+
+    study = material.settled(study)
+    text_notes = () if options.quiet else material.text_notes
+    for line in (*text_notes, *(f"note: {note}" for note in notes(study))):
+        say(console, f"hylorada: {line}")
+    store = Store(options.study_folder(study.name), study)
+    stack.callback(store.close)
+    for note in store.notes:
+        say(console, f"hylorada: note: {note}")
+    store.bind_inputs(material.inputs())
+    return store
 
 
 def _on_their_ray(options: Options) -> Options:
-    """Take the Ray of the calling program, if it has started one, for the cluster."""
-    if "ray" not in sys.modules:  # its import takes seconds
+    """Return options with the calling program's Ray as the cluster, if it has started one."""
+    if "ray" not in sys.modules:  # importing it takes seconds
         return options
     import ray
     from ray.util.client import ray as client
@@ -165,8 +181,8 @@ def _on_their_ray(options: Options) -> Options:
         return options
     if options.address is not None:
         raise InputError(
-            f"address {options.address!r}: this program has called ray.init() already; leave the address out to run "
-            "there, or call ray.shutdown() first"
+            f"address {options.address!r}: this program has called ray.init() already; "
+            "leave the address out to run there, or call ray.shutdown() first"
         )
     if client.is_connected():
         raise InputError(
@@ -176,7 +192,7 @@ def _on_their_ray(options: Options) -> Options:
 
 
 def _is_evident(study: Study) -> bool:
-    """Whether base and text are surely there; what may be mistyped is told before Ray starts."""
+    """Return whether base and text surely exist; other names are checked before Ray starts."""
     base, text = (os.path.expanduser(name) for name in (study.model, study.data))
     return (base in (TINY, SMOLLM2) or os.path.isdir(base)) and (
         text == PYDOCS or os.path.exists(text)
@@ -184,12 +200,19 @@ def _is_evident(study: Study) -> bool:
 
 
 def _has_results(study: Study, options: Options) -> bool:
-    """Whether there may be nothing left to train; any path is taken, for it has not been checked yet."""
+    """Return whether the study has results, so that nothing may be left to train.
+
+    The path is not checked yet, and `os.path` accepts any.
+    """
     return os.path.exists(options.study_folder(study.name) / "results.json")
 
 
 def _check_storage(options: Options) -> None:
-    """Raise for a storage that leads nowhere, and for what stands in the place of its files and folders."""
+    """Raise for a storage behind a dangling link, and for files in the place of folders or reverse.
+
+    Raises:
+        InputError: the storage can't be used.
+    """
     for part in (options.storage, *options.storage.parents):
         if problem := broken_link(part):
             raise InputError(f"storage {str(options.storage)!r} can't be used: {problem}")

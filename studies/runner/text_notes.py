@@ -1,4 +1,4 @@
-"""What was read of a text: told before anything runs, and kept with the results."""
+"""Descriptions of how a text was read, printed before anything runs and kept with the results."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hylorada import Blocks, Text
     from hylorada.data.text import SplitSource
 
-_MOST_NAMED = 3  # files of a split
+_MOST_NAMED = 3  # file names listed for a split
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _SEPARATORS = {
     "newline": "rows are lines of one text",
@@ -18,7 +18,7 @@ _SEPARATORS = {
 
 
 def text_facts(text: "Text", tokenizer: "PreTrainedTokenizerBase") -> dict[str, str | None]:
-    """Return how rows became tokens, by the names that results and MLflow use."""
+    """Return how rows became tokens, under the names of results and MLflow."""
     return {
         "text_column": text.column,
         "text_delimiter": text.delimiter,
@@ -28,44 +28,45 @@ def text_facts(text: "Text", tokenizer: "PreTrainedTokenizerBase") -> dict[str, 
 
 
 def count_tokens(blocks: "Blocks") -> int:
-    """Return the tokens of a whole split, those after its last block included."""
+    """Return the number of tokens of a whole split, including those after its last block."""
     return blocks.input_ids.size + blocks.dropped_tokens
 
 
 def text_notes(
-    text: "Text", tokenizer: "PreTrainedTokenizerBase", blocks: Mapping[str, Any], asked: str
+    text: "Text", tokenizer: "PreTrainedTokenizerBase", blocks: Mapping[str, Any], separator: str
 ) -> tuple[str, ...]:
-    """Return lines on what was read and how.
+    """Return lines that describe what was read and how.
 
     Args:
-        text: that was read.
-        tokenizer: of the base.
-        blocks: whole splits, those that were tokenised.
-        asked: the separator as it was set.
+        text: the text that was read.
+        tokenizer: tokenizer of the base.
+        blocks: the tokenised splits, with all of their blocks.
+        separator: the document separator as it was set, which may be "auto".
     """
     column = [f"column {text.column!r}"] if text.column else []
     delimiter = [f"cells between {_DELIMITERS[text.delimiter]}s"] if text.delimiter else []
     how = "; ".join(
-        [*column, *delimiter, _separator(text, tokenizer, asked), _begin_token(tokenizer)]
+        [*column, *delimiter, _separator(text, tokenizer, separator), _begin_token(tokenizer)]
     )
     lines = [f"text {text.name}: {how}"]
     lines += [f"text {split}: {_split(text, split, blocks.get(split))}" for split in text.splits]
     return (*lines, *([f"text left out: {', '.join(text.left_out)}"] if text.left_out else ()))
 
 
-def _separator(text: "Text", tokenizer: "PreTrainedTokenizerBase", asked: str) -> str:
+def _separator(text: "Text", tokenizer: "PreTrainedTokenizerBase", separator: str) -> str:
     documents = f"the end token {tokenizer.eos_token} stands between documents"
-    if all(len(found) == 1 for found in text.splits.values()) and text.column is None:
+    if all(len(rows) == 1 for rows in text.splits.values()) and text.column is None:
         documents = "a single document in each split"
-    by = " by auto" if asked == "auto" else ""
+    by = " by auto" if separator == "auto" else ""
     return f"{_SEPARATORS.get(text.separator, documents)} (document_separator {text.separator}{by})"
 
 
 def _begin_token(tokenizer: "PreTrainedTokenizerBase") -> str:
     if tokenizer.bos_token_id is None:
         return "no begin token"
-    own = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return f"begin token {tokenizer.bos_token} is not added{', though the tokenizer would' if own else ''}"
+    adds_it = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    though = ", though the tokenizer would" if adds_it else ""
+    return f"begin token {tokenizer.bos_token} is not added{though}"
 
 
 def _split(text: "Text", split: str, blocks: "Blocks | None") -> str:
@@ -79,7 +80,7 @@ def _split(text: "Text", split: str, blocks: "Blocks | None") -> str:
 
 
 def _origin(source: "SplitSource") -> str:
-    """Files, rows, and how many of these were dropped."""
+    """Return the files, the number of rows, and how many of these were dropped."""
     files, parts = source.files, []
     if files:
         more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""

@@ -8,22 +8,22 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 
 class Asha:
-    """Decides at each rung whether a trial goes on.
+    """Ray's ``ASHAScheduler``, one per arm and search, called with our own trial names.
 
-    Ray's ``ASHAScheduler`` decides; it is fed by our own trial names, so that after a crash its rungs are rebuilt from
-    the stored reports (Tune doesn't save them).
+    Tune doesn't save the rungs. With our own names they can be rebuilt from the stored reports
+    after a crash.
 
     Args:
-        arms: names of what is compared within itself: an arm in a search.
-        grace_steps: the first rung.
-        reduction_factor: eta.
+        arms: names of the groups whose trials compete with each other: an arm in a search.
+        grace_steps: step of the first rung.
+        reduction_factor: eta, the factor between rungs; the best 1 / eta of the trials pass each.
         max_steps: steps of a full run.
     """
 
     def __init__(
         self, arms: Iterable[str], *, grace_steps: int, reduction_factor: int, max_steps: int
     ) -> None:
-        self._schedulers: dict[str, Any] = {  # Any: it is given stand-ins for Tune's trials
+        self._schedulers: dict[str, Any] = {  # Any, because it gets stand-ins for Tune's trials
             arm: ASHAScheduler(
                 time_attr="step",
                 metric="nll",
@@ -38,7 +38,10 @@ class Asha:
         self._added: set[str] = set()
 
     def stops(self, arm: str, name: str, step: int, nll: float) -> bool:
-        """Whether the trial ends here, with this validation NLL at this step. Told twice, it counts once."""
+        """Return whether to stop a trial that has this validation NLL at this step.
+
+        A repeated call with the same values counts once.
+        """
         scheduler, trial = self._schedulers[arm], SimpleNamespace(trial_id=name)
         if name not in self._added:
             scheduler.on_trial_add(None, trial)

@@ -1,6 +1,6 @@
-"""A study as one source of jobs, in stages: search, select each search's winners, confirm them on fresh seeds.
+"""A study as one source of jobs in stages: search, select winners, confirm them on fresh seeds.
 
-A fourth stage, which only ``hylorada explain`` asks for, trains what explains a winner.
+A fourth stage, used only by ``hylorada explain``, trains what explains a winner.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,13 @@ from studies.trials.winners import Winner, best_block, counting, wanted_runs, wi
 
 
 class Search(Stage):
-    """Independent searches of equal numbers of trials for each arm, interleaved, so that all meet the same conditions.
+    """The search stage: independent searches with the same number of trials for each arm.
 
-    An arm whose space has fewer points ends when all are evaluated.
+    They are interleaved, so that all run under the same conditions. An arm whose space has fewer
+    points ends when all of them are evaluated.
 
     Args:
-        ledger: where everything is kept; trials left running by an earlier process come first.
+        ledger: ledger of the study. Trials left running by an earlier process are handed out first.
     """
 
     title = "search"
@@ -37,24 +38,26 @@ class Search(Stage):
             r for search, arm in self._places for r in self._store.of("search", arm, search)
         ]
         self._feed_asha(searched)
-        self._unfinished = [r for r in searched if self._goes_on(r)]
+        self._unfinished = [r for r in searched if self._is_unfinished(r)]
 
     def remaining(self) -> int:
+        """Return the number of unfinished and unproposed trials not yet handed out."""
         return len(self._unfinished) + sum(
             self._store.planned(arm, search) - count
-            for (search, arm), count in self._open().items()
+            for (search, arm), count in self._open_places().items()
         )
 
     def next_job(self) -> tuple[Job, int] | None:
+        """Return an unfinished trial's job, else a new one for the place with the fewest trials."""
         if self._unfinished:
-            return self._given(self._unfinished.pop(0))
-        if not (places := self._open()):
+            return self._hand_out(self._unfinished.pop(0))
+        if not (places := self._open_places()):
             return None
         search, arm = min(places, key=lambda place: (places[place], self._places.index(place)))
-        return self._given(self._store.propose(arm, search))
+        return self._hand_out(self._store.propose(arm, search))
 
-    def _open(self) -> dict[tuple[int, str], int]:
-        """Return the searches and arms that are to have more trials, and how many each has."""
+    def _open_places(self) -> dict[tuple[int, str], int]:
+        """Return each search and arm that still needs trials, with the number that it has."""
         counts = {
             (search, arm): len(self._store.of("search", arm, search))
             for search, arm in self._places
@@ -68,7 +71,7 @@ class Search(Stage):
         return self._asha.stops(group, record.name, report.step, report.metrics["eval/nll"])
 
     def _feed_asha(self, records: Sequence[Record]) -> None:
-        """Rebuild the rungs from what is known."""
+        """Rebuild the rungs from stored reports."""
         for record in records:
             for report in record.reports:
                 if not report.diverged:
@@ -76,39 +79,44 @@ class Search(Stage):
 
 
 class Rerun(Stage):
-    """Winners or finalists trained again on fresh seeds, all to full length.
+    """The base class of stages that train winners or finalists again on fresh seeds to full length.
 
     Args:
-        ledger: runs that are there already are not repeated.
+        ledger: ledger of the study. Runs that it already has are not repeated.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         wanted = self._wanted()
         known = [self._store.records.get(r.name, r) for r in wanted]
-        self._left = [r for r in known if self._goes_on(r)]
+        self._left = [r for r in known if self._is_unfinished(r)]
         self._drop_overtaken({r.name for r in wanted})
 
     def _wanted(self) -> list[Record]:
-        """Return the records of all runs of this stage, in the order in which they are to start."""
+        """Return the records of all runs of this stage in starting order."""
         raise NotImplementedError
 
     def remaining(self) -> int:
+        """Return the number of runs not yet handed out."""
         return len(self._left)
 
     def next_job(self) -> tuple[Job, int] | None:
+        """Return the job of the next run, or None."""
         if not self._left:
             return None
         record = self._left.pop(0)
         if record.name not in self._store.records:
             self._store.add(record)
-        return self._given(record)
+        return self._hand_out(record)
 
     def _prunes(self, record: Record, report: Report) -> bool:
         return False
 
     def _drop_overtaken(self, wanted: set[str]) -> None:
-        """End what a crash left of the runs of an earlier winner: a longer search has found a better trial."""
+        """End runs of an earlier winner that a crash left running.
+
+        A longer search has found a better trial since.
+        """
         for record in list(self._mine()):
             if record.state == "running" and record.name not in wanted:
                 self._ledger.open(record)
@@ -116,7 +124,10 @@ class Rerun(Stage):
 
 
 class Select(Rerun):
-    """The finalists of each search and arm on fresh selection seeds; where there is one alone, it has won."""
+    """The stage that trains the finalists of each search and arm on fresh selection seeds.
+
+    A single finalist is the winner without training.
+    """
 
     title = "select"
 
@@ -125,7 +136,10 @@ class Select(Rerun):
 
 
 class Confirm(Rerun):
-    """The winners of each search on the same fresh seeds; only these runs read the test split, once, at the end."""
+    """The stage that trains the winners of each search on the same fresh seeds.
+
+    Only these runs read the test split, once, at their end.
+    """
 
     title = "confirm"
 
@@ -134,21 +148,23 @@ class Confirm(Rerun):
 
 
 class Explain(Rerun):
-    """Configurations around a winner on fresh seeds, and what an earlier command has begun of such runs.
+    """The stage that trains configurations around a winner on fresh seeds.
+
+    Runs of this stage that an earlier command has begun are finished too.
 
     Args:
-        ledger: runs that are there already are not repeated.
-        asked: the records of all runs that are asked for, in the order in which they are to start.
+        ledger: ledger of the study. Runs that it already has are not repeated.
+        requested: the records of all requested runs in starting order.
     """
 
     title = "explain"
 
-    def __init__(self, ledger: Ledger, asked: Sequence[Record] = ()) -> None:
-        self._asked = asked
+    def __init__(self, ledger: Ledger, requested: Sequence[Record] = ()) -> None:
+        self._requested = requested
         super().__init__(ledger)
 
     def _wanted(self) -> list[Record]:
-        return list({r.name: r for r in (*_begun(self._store), *self._asked)}.values())
+        return list({r.name: r for r in (*_begun(self._store), *self._requested)}.values())
 
 
 def _begun(store: Store) -> list[Record]:
@@ -159,53 +175,53 @@ class Campaign:
     """All stages, one after the other, in one run of Tune.
 
     Args:
-        ledger: where everything is kept; a campaign opened again on it resumes where things stand.
-        explain: the records of runs that are to explain a winner.
+        ledger: ledger of the study. A new campaign on the same ledger resumes from its records.
+        explain: the records of the runs that explain a winner.
     """
 
     def __init__(self, ledger: Ledger, explain: Sequence[Record] = ()) -> None:
         self._ledger = ledger
         study = ledger.store.study
-        self._later: list[
-            tuple[Callable[[Ledger], Rerun], int]
-        ] = [  # with how many runs each has at most
+        explain_runs = {r.name for r in (*_begun(ledger.store), *explain)}
+        # The later stages, each with the most runs that it can have.
+        self._later: list[tuple[Callable[[Ledger], Rerun], int]] = [
             (Select, wanted_runs(study, "select")),
             (Confirm, wanted_runs(study, "confirm")),
-            (
-                partial(Explain, asked=explain),
-                len({r.name for r in (*_begun(ledger.store), *explain)}),
-            ),
+            (partial(Explain, requested=explain), len(explain_runs)),
         ]
         self._stage: Stage = Search(ledger)
-        self._go_on()
+        self._enter_next_stages()
 
     @property
-    def searches(self) -> bool:
-        """Whether the search has not ended."""
+    def is_searching(self) -> bool:
+        """Whether the search stage has not ended."""
         return isinstance(self._stage, Search)
 
     def remaining(self) -> int:
-        """Return how many trials may still be handed out, at most: as if every arm were to have a winner."""
+        """Return the most trials that may still be handed out, as if every arm had a winner."""
         return self._stage.remaining() + sum(count for _, count in self._later)
 
     def next_job(self) -> tuple[Job, int] | None:
-        """Return the next trial; None also while the last trials of a stage decide what the next one runs."""
-        if self.searches and self._stage.ended():
-            self._tell_exhausted()
-        self._go_on()
+        """Return the next job, or None at the end and while a stage waits for its last trials."""
+        if self.is_searching and self._stage.ended():
+            self._report_exhausted_spaces()
+        self._enter_next_stages()
         return self._stage.next_job()
 
     def on_report(self, name: str, report: Report) -> bool:
+        """Pass a report to the current stage, and return whether to stop the trial."""
         return self._stage.on_report(name, report)
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        """Pass a trial's failure to the current stage."""
         self._stage.on_failure(name, reason, traceback)
 
     def on_restart(self, name: str) -> None:
+        """Pass a trial's restart to the current stage."""
         self._stage.on_restart(name)
 
-    def _go_on(self) -> None:
-        """Enter the next stage as often as the present one has ended."""
+    def _enter_next_stages(self) -> None:
+        """Enter the next stage for as long as the current one has ended."""
         while self._later and self._stage.ended():
             stage, _ = self._later.pop(0)
             self._stage = stage(self._ledger)
@@ -220,8 +236,8 @@ class Campaign:
         ended = sum(r.state != "running" for r in counting(store.study, store.records, title))
         panel.begin(title, ended + self._stage.remaining())
 
-    def _tell_exhausted(self) -> None:
-        """Name the arms that had fewer trials than asked for."""
+    def _report_exhausted_spaces(self) -> None:
+        """Report the arms whose space had fewer points than the study has trials."""
         store = self._ledger.store
         for name in () if store.study.blocks else store.study.arms:
             if len(store.of("search", name, 0)) < store.study.trials:
@@ -249,15 +265,20 @@ def _asha(study: Study) -> Asha | None:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The winners of all searches and, for each arm without one, the reason."""
+class SearchOutcome:
+    """The outcome of all searches.
+
+    Attributes:
+        winners: winner of each search and arm.
+        missing: for each arm without a winner the reason.
+    """
 
     winners: dict[tuple[int, str], Winner]
     missing: tuple[str, ...]
 
 
-def find_winners(store: Store) -> Found:
-    """Return the winners; diverged, failed and pruned trials never count."""
+def find_winners(store: Store) -> SearchOutcome:
+    """Return the winners of all searches; diverged, failed and pruned trials never win."""
     study = store.study
     best, missing = winners(study, store.records), []
     for search in range(study.searches):
@@ -279,4 +300,4 @@ def find_winners(store: Store) -> Found:
             missing.append(
                 f"arm {arm!r} has no finished trial with a finite eval/ppl{where} ({counts})"
             )
-    return Found(best, tuple(dict.fromkeys(missing)))
+    return SearchOutcome(best, tuple(dict.fromkeys(missing)))

@@ -1,4 +1,4 @@
-"""What a study trains on: Ray, started or joined when it is first needed."""
+"""The devices that a study trains on, with Ray started or joined when first needed."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,38 +12,35 @@ if TYPE_CHECKING:
     from studies.engine.cluster import Cluster
     from studies.engine.nodes import Gate
     from studies.process.options import Options
-    from studies.runner.inputs import Material
 
 
 class Devices:
-    """Ray, started when it is first needed: a finished study is reported again without it."""
+    """The devices of a study; Ray starts on first use, so a finished study is reported without it.
 
-    material: "Material"
+    Args:
+        study: the study to train.
+        options: where to run.
+        workspace: a folder with a short path for Ray's files.
+    """
 
     def __init__(self, study: Study, options: "Options", workspace: Path) -> None:
         self._study, self._options, self._workspace = study, options, workspace
-        self._model = anywhere(study.model, folder=True)  # nodes have working folders of their own
+        # Nodes have other working folders.
+        self._model = anywhere(study.model, folder=True)
         self._joined = False
         self._cluster: Cluster | None = None
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        return self.material.provenance
+        self._has_text = False
 
     def start(self) -> None:
-        """Start it now: its first host imports what it needs while this process goes on."""
+        """Start Ray now, so that its first host runs its imports beside this process."""
         if self._cluster is None:
             self._cluster = self._make()
 
-    def wait(self) -> None:
-        """Wait until it runs, and give its hosts the text."""
-        _ = self.cluster
-
     def join(self) -> None:
-        """Join the cluster, and see that trials can run on its nodes.
+        """Join the cluster, and check that trials can run on its nodes.
 
         Raises:
-            InputError: they can't.
+            InputError: no node can run trials, or a node fails the check.
         """
         from studies.engine.cluster import admit
         from studies.engine.ray_start import start_ray
@@ -52,16 +49,31 @@ class Devices:
         self._joined = True
         admit(self._gate, self._options.wait)
 
+    def cluster(self, blocks: Mapping[str, Any]) -> "Cluster":
+        """Return the cluster, started if necessary, after giving the text to its hosts once.
+
+        Args:
+            blocks: the tokenised text, the same in every call.
+        """
+        self.start()
+        assert self._cluster is not None
+        if not self._has_text:
+            self._cluster.give(blocks)
+            self._has_text = True
+        return self._cluster
+
     def close(self) -> None:
-        """End Ray, or leave the cluster; told twice, once. The calling program's own Ray goes on without our hosts."""
+        """Stop Ray or leave the cluster, once; further calls do nothing.
+
+        The calling program's own Ray keeps running, without our hosts.
+        """
         if self._joined:
             from studies.engine.ray_start import stop_ray
 
             if self._cluster is not None:
                 self._cluster.leave()
             stop_ray(self._options.address)
-            self._cluster, self._joined = None, False
-            self.__dict__.pop("cluster", None)
+            self._cluster, self._joined, self._has_text = None, False, False
 
     @cached_property
     def _gate(self) -> "Gate":
@@ -74,19 +86,12 @@ class Devices:
 
         return Gate(*place, base=(self._model, inspect_base(self._model).fingerprint))
 
-    @cached_property
-    def cluster(self) -> "Cluster":
-        self.start()
-        assert self._cluster is not None
-        self._cluster.give(self.material.blocks)
-        return self._cluster
-
     def _make(self) -> "Cluster":
         from hylorada import TrainingConfig
         from studies.engine.cluster import Cluster
 
         options, study = self._options, self._study
-        self._joined = True  # Ray is imported: from here on there is something to end
+        self._joined = True  # from here on Ray is imported and may have to be stopped
         return Cluster(
             workspace=self._workspace,
             address=options.address,

@@ -1,4 +1,4 @@
-"""Why a winner differs from the defaults: what is trained to find out, and the work of ``hylorada explain``."""
+"""The work of ``hylorada explain``: training to find out why a winner differs from the defaults."""
 
 import json
 from collections.abc import Mapping, Sequence, Sized
@@ -24,7 +24,7 @@ from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import Winner, winners
 
 if TYPE_CHECKING:
-    from studies.search.stages import Opened
+    from studies.search.open_study import OpenStudy
     from studies.trials.store import Store
 
 _MOST_SEEDS = 1000
@@ -32,12 +32,12 @@ _MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """Which winner to explain.
+    """A request to explain a winner.
 
     Attributes:
-        arm: of the winner; None is the arm of the first comparison.
-        search: of the winner.
-        seeds: paired seeds; None is the study's own number, or 3 where that is smaller.
+        arm: the winner's arm; None means the arm of the first comparison.
+        search: the winner's search.
+        seeds: number of paired seeds; None means the study's own number, but at least 3.
     """
 
     arm: str | None = None
@@ -47,15 +47,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is trained to explain a winner.
+    """All configurations to train to explain a winner.
 
     Attributes:
-        winner: to explain.
+        winner: the winner to explain.
         seeds: number of paired seeds.
         start: the defaults, with the winner's common values.
-        goal: the winner.
-        path: from one to the other.
-        neighbours: from the winner one step away.
+        goal: the winner's configuration.
+        path: moves from the start to the goal, one parameter each.
+        neighbours: moves of one step away from the winner.
         unchanged: searched parameters in which the winner has the default.
     """
 
@@ -74,15 +74,16 @@ class Plan:
 
 
 def make_plan(study: Study, records: Mapping[str, Record], request: Request) -> Plan:
-    """Decide what is trained, from what a finished study holds.
+    """Return the plan that explains a winner of a finished study.
 
     Args:
-        study: as it was run.
-        records: all of its records.
+        study: the study as it was run.
+        records: all records of the study.
         request: which winner to explain.
 
     Raises:
-        InputError: the study has not finished, or there is no such winner, or nothing was searched for its arm alone.
+        InputError: the study has not finished, there is no such winner, or its arm has no searched
+            parameter of its own.
     """
     arm = request.arm if request.arm is not None else _first_arm(study)
     _check(study, request, arm)
@@ -117,13 +118,13 @@ def plan_around(study: Study, winner: Winner, seeds: int) -> Plan:
 
 
 def own_parameters(study: Study, arm: str) -> list[str]:
-    """Return what is searched for an arm by itself; in a study that is not matched, that is all."""
+    """Return the parameters searched for an arm alone; in an unmatched study, all of them."""
     space = study.arms[arm].space if study.blocks else study.space(arm)
     return [name for name, p in space.parameters.items() if p.values.size != 1]
 
 
 def plan_records(study: Study, plan: Plan) -> list[Record]:
-    """Return the records of all runs of a plan, seed by seed, so that a broken-off stage has whole pairs."""
+    """Return the records of all runs of a plan, seed by seed, so that a stopped stage has pairs."""
     return [
         _record(study, plan.winner, point, seed)
         for seed in range(plan.seeds)
@@ -131,35 +132,46 @@ def plan_records(study: Study, plan: Plan) -> list[Record]:
     ]
 
 
-def find_explanation(opened: "Opened", request: Request) -> Explanation:
-    """Train what explains a winner, then write the explanation and the report that shows it."""
-    from studies.search.stages import publish, results_so_far, run_stages
+def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
+    """Train what explains a winner, then write the explanation and the report that shows it.
+
+    Args:
+        opened: a finished study.
+        request: which winner to explain.
+
+    Raises:
+        InputError: there is nothing to explain, or ``results.json`` is missing.
+    """
+    from studies.search.stages import publish, results_so_far, search_and_confirm
 
     store, study = opened.store, opened.store.study
     plan = make_plan(study, store.records, request)
-    asked = plan_records(study, plan)
-    if any(r.name not in store.records for r in asked):
-        say(opened.console, f"explain: {_told(plan)}")
-    run_stages(opened, asked)
-    found = explanation_of(plan, store, unseen=opened.devices.material.unseen)
-    found = replace(found, provenance=opened.devices.provenance)
-    write_explanation(store.folder, found)
+    records = plan_records(study, plan)
+    if any(r.name not in store.records for r in records):
+        say(opened.console, f"explain: {_describe(plan)}")
+    search_and_confirm(opened, records)
+    explanation = explanation_of(plan, store, unseen=opened.material.unseen)
+    explanation = replace(explanation, provenance=opened.material.provenance)
+    write_explanation(store.folder, explanation)
     results = results_so_far(store)
     if results is None:
-        raise InputError(
-            f"{store.folder / 'results.json'} is missing; `hylorada run {study.name}` computes it again"
-        )
+        path = store.folder / "results.json"
+        raise InputError(f"{path} is missing; `hylorada run {study.name}` computes it again")
     publish(results, store, opened.tracker)
-    return found
+    return explanation
 
 
-def _told(plan: Plan) -> str:
-    steps, beside = _counted(plan.path, "step"), _counted(plan.neighbours, "neighbour")
-    runs = f"{_counted(plan.points(), 'configuration')} x {_counted(range(plan.seeds), 'fresh paired seed')}"
-    return f"{plan.winner.record.name} from the defaults ({steps}) and {beside} of it; {runs}"
+def _describe(plan: Plan) -> str:
+    steps, neighbours = _count(plan.path, "step"), _count(plan.neighbours, "neighbour")
+    configurations = _count(plan.points(), "configuration")
+    seeds = _count(range(plan.seeds), "fresh paired seed")
+    return (
+        f"{plan.winner.record.name} from the defaults ({steps}) and {neighbours} of it; "
+        f"{configurations} x {seeds}"
+    )
 
 
-def _counted(things: Sized, word: str) -> str:
+def _count(things: Sized, word: str) -> str:
     return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
@@ -168,10 +180,10 @@ def _first_arm(study: Study) -> str:
 
 
 def _check(study: Study, request: Request, arm: str) -> None:
-    """Raise for all that is wrong with a request."""
+    """Raise an `InputError` with all problems of a request."""
     problems = []
     if arm not in study.arms:
-        problems.append(f"arm {arm!r} is none of study {study.name!r}; {nearest(arm, study.arms)}")
+        problems.append(f"study {study.name!r} has no arm {arm!r}; {nearest(arm, study.arms)}")
     elif not own_parameters(study, arm):
         others = [name for name in study.arms if own_parameters(study, name)]
         hint = f"arms that do: {', '.join(others)}" if others else "no arm of this study does"
@@ -187,7 +199,7 @@ def _check(study: Study, request: Request, arm: str) -> None:
 
 
 def _unfinished(study: Study, records: Mapping[str, Record]) -> bool:
-    """Whether a stage of the study itself has runs left to do."""
+    """Return whether a stage other than `explain` has runs left."""
     if any(r.state == "running" for r in records.values() if r.stage != "explain"):
         return True
     places = [(arm, search) for search in range(study.searches) for arm in study.arms]
@@ -202,7 +214,7 @@ def _unfinished(study: Study, records: Mapping[str, Record]) -> bool:
 
 
 def _key(point: Point) -> str:
-    """Return what identifies a configuration in the names of its runs."""
+    """Return the key of a configuration in the names of its runs."""
     return digest(json.dumps(point, sort_keys=True), "explain")[:8]
 
 
@@ -227,12 +239,12 @@ def _record(study: Study, winner: Winner, point: Point, number: int) -> Record:
 
 
 def explanation_of(plan: Plan, store: "Store", *, unseen: bool) -> Explanation:
-    """Return what the runs of a plan, all of which have ended, say about its winner.
+    """Compute the explanation of a winner from the runs of its plan, all of which have ended.
 
     Args:
-        plan: of the winner.
-        store: of the study.
-        unseen: whether the search has not been evaluated on the blocks that these runs read last.
+        plan: the winner's plan.
+        store: the study's store.
+        unseen: whether no trial of the search has been evaluated on the last split of these runs.
     """
     study = store.study
     names = {
@@ -241,7 +253,7 @@ def explanation_of(plan: Plan, store: "Store", *, unseen: bool) -> Explanation:
     }
     losses = Losses(
         store.folder,
-        {key: [store.records[n] for n in found] for key, found in names.items()},
+        {key: [store.records[n] for n in runs] for key, runs in names.items()},
         study.block_size,
     )
     whole = [step_between(plan.start, plan.goal)] if plan.path else []

@@ -1,4 +1,4 @@
-"""Where a study's events are kept and told, and what its stages have in common."""
+"""The ledger that records a study's events, and the base class of its stages."""
 
 import time
 from collections.abc import Iterable
@@ -12,85 +12,98 @@ from studies.trials.store import Store
 
 
 class Ledger:
-    """Tells store, MLflow and panel what happens, in that order: the store is the truth."""
+    """Records every event in the store, in MLflow and in the panel, in that order.
+
+    The store comes first because a study resumes from it.
+    """
 
     def __init__(self, store: Store, tracker: Tracker, panel: Panel) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
         tracker.catch_up(store.records.values())
 
     def open(self, record: Record) -> None:
+        """Record that a trial has been handed out."""
         self.tracker.tell(record)
         self.panel.update()
 
     def report(self, record: Record, report: Report) -> None:
+        """Record a report of a trial."""
         self.store.report(record.name, report)
         self.tracker.tell(record)
         self.panel.update()
 
     def fail(self, record: Record, reason: str, traceback: str) -> None:
-        """End a trial that raised; the study's first is told at once, in full."""
+        """Record the failure of a trial; print the traceback if it is the study's first failure."""
         first = not any(r.state == "failed" for r in self.store.records.values())
         log = self.store.write_error(record.name, traceback)
         if first:
             self.panel.say(
-                f"{traceback.strip()}\n{record.name} failed: {reason}\nlog: {log}; the others go on"
+                f"{traceback.strip()}\n{record.name} failed: {reason}\n"
+                f"log: {log}; other trials continue"
             )
         self.finish(record, "failed", reason)
 
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
+        """Record the end of a trial."""
         self.store.finish(record.name, state, reason)
         self.tracker.tell(record)
         self.panel.update()
 
 
 class Stage:
-    """What all stages do with reports; constructed again on the same ledger, a stage resumes where things stand."""
+    """The base class of stages, which handles reports.
+
+    Constructed again on the same ledger, a stage resumes from the stored records.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._store = ledger.store
 
     def on_report(self, name: str, report: Report) -> bool:
-        """Keep a report and end the trial where that is due."""
+        """Record a report, end the trial if it is due, and return whether the trial is pruned."""
         record = self._store.records[name]
         if record.state != "running" or report.step <= record.step:
             return False
-        # decided before the report is kept: after a crash the decision is there or the report comes again
+        # The decision is stored with the report: after a crash either both are there, or the report
+        # comes again.
         pruned = not report.done and self._prunes(record, report)
         self._ledger.report(record, replace(report, pruned=pruned, time=int(1000 * time.time())))
         self._end_if_due(record)
         return pruned
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
+        """Record the failure of a trial."""
         record = self._store.records[name]
         if record.state == "running":
             self._ledger.fail(record, reason, traceback)
 
     def on_restart(self, name: str) -> None:
+        """Record the restart of a trial."""
         self._store.restart(name)
 
     title: str
 
     def remaining(self) -> int:
-        """Return the number of trials not yet handed out; right after construction, all that have not ended."""
+        """Return the number of trials not yet handed out (all unfinished ones at first)."""
         raise NotImplementedError
 
     def ended(self) -> bool:
-        """Return whether no trial is left to be handed out or to end."""
+        """Return whether all trials have been handed out and have ended."""
         return not self.remaining() and not any(r.state == "running" for r in self._mine())
 
     def _mine(self) -> Iterable[Record]:
         return (r for r in self._store.records.values() if r.stage == self.title)
 
     def next_job(self) -> tuple[Job, int] | None:
-        """The next trial to go on with, and the last step of it that is known."""
+        """Return the next job and its last known step, or None."""
         raise NotImplementedError
 
     def _prunes(self, record: Record, report: Report) -> bool:
         raise NotImplementedError
 
     def _end_if_due(self, record: Record) -> None:
-        """End a trial whose last report says so."""
+        """End a trial if its last report says that it diverged, is done or was pruned."""
         last = record.reports[-1]
         if last.diverged:
             self._ledger.finish(record, "diverged", last.diverged)
@@ -99,13 +112,16 @@ class Stage:
         elif last.pruned:
             self._ledger.finish(record, "pruned")
 
-    def _goes_on(self, record: Record) -> bool:
-        """Whether there is work left; a crash may have come between a trial's last report and its end."""
+    def _is_unfinished(self, record: Record) -> bool:
+        """Return whether a trial still has to train, after ending one that a crash left un-ended.
+
+        A crash may come between a trial's last report and its end.
+        """
         if record.state == "running" and record.reports:
             self._ledger.open(record)
             self._end_if_due(record)
         return record.state == "running"
 
-    def _given(self, record: Record) -> tuple[Job, int]:
+    def _hand_out(self, record: Record) -> tuple[Job, int]:
         self._ledger.open(record)
         return self._store.job(record), record.step

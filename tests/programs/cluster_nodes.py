@@ -1,4 +1,4 @@
-"""Real Ray nodes on this machine: each a ``ray start`` with everything it starts, on a loopback address of its own."""
+"""Real Ray nodes on this machine: each is a ``ray start`` with its own loopback address."""
 
 import os
 import secrets
@@ -21,18 +21,18 @@ _OBJECT_STORE = 100_000_000  # bytes; Ray's least is 75 MiB
 
 
 class Node:
-    """One running node.
+    """A running node.
 
     Attributes:
-        name: as messages call it.
-        process: of ``ray start --block``, at the head of a session that holds raylet and workers.
+        name: its name in messages.
+        process: process of ``ray start --block``, leader of a session with raylet and workers.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
         self.name, self.process = name, process
 
     def hosts(self) -> list[int]:
-        """Processes of hosts that have loaded their base."""
+        """Return the ids of host processes that have loaded their base."""
         titles = {pid: _title(pid) for pid in _session(self.process.pid)}
         return [
             pid
@@ -41,22 +41,22 @@ class Node:
         ]
 
     def kill(self) -> None:
-        """End all its processes at once, as a power cut would."""
+        """Kill all its processes at once, as a power cut would."""
         _kill_session(self.process.pid)
         self.process.wait(10)
         wait_until(lambda: not _session(self.process.pid), 10)
 
 
 def _session(leader: int) -> list[int]:
-    """Live processes of a session, also those whose parents are gone."""
-    found = []
+    """Return the live processes of a session, also those whose parents are gone."""
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == leader and state != "Z":
-                    found.append(int(folder.name))
-    return found
+                    pids.append(int(folder.name))
+    return pids
 
 
 def _kill_session(leader: int) -> None:
@@ -73,20 +73,20 @@ def _title(pid: int) -> str:
 
 
 class Nodes:
-    """A cluster; leaving it leaves no process behind, nor does the death of this process.
+    """A cluster that leaves no process behind at its end, nor at the death of this process.
 
     Args:
-        cpus: of the head node, named ``head``.
+        cpus: CPUs of the head node, named ``head``.
 
     Attributes:
-        address: for ``--address``.
-        environment: for whatever joins: tokens, and that tests join a cluster, not a private Ray.
+        address: address for ``--address``.
+        environment: environment of processes that join: the token, and settings that make them join
+            a cluster instead of starting a private Ray.
     """
 
     def __init__(self, cpus: int = 1) -> None:
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="hn-", dir="/tmp")
-        )  # short: sockets allow 107 bytes
+        # A short path, because paths of sockets may have at most 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="hn-", dir="/tmp"))
         token = self._folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -100,7 +100,7 @@ class Nodes:
         }
         self.environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.nodes: list[Node] = []
-        # not 127.0.0.1, for which Ray puts the machine's own address, open to the network
+        # Not 127.0.0.1, which Ray replaces by the machine's own address, open to the network.
         self.address = f"127.0.0.2:{_free_port('127.0.0.2')}"
         self._cpus = cpus
         watch = [sys.executable, __file__, str(self._folder)]
@@ -134,14 +134,14 @@ class Nodes:
         packages: Path | None = None,
         hub: Path | None = None,
     ) -> Node:
-        """Join a node.
+        """Add a node.
 
         Args:
-            name: of it.
-            cpus: it offers.
-            hidden: a folder that is empty as this node sees it.
+            name: name of the node.
+            cpus: CPUs that it offers.
+            hidden: a folder that this node sees as empty.
             packages: a folder of packages that this node prefers.
-            hub: the folder of its Hugging Face cache, which it does not fetch anything into.
+            hub: folder of its Hugging Face cache; it downloads nothing.
         """
         if hub is not None:
             own = {"HF_HOME": str(hub), "HF_HUB_OFFLINE": "1"}
@@ -186,7 +186,7 @@ class Nodes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                cwd=self._folder,  # not where the study is started
+                cwd=self._folder,  # another working folder than that of the study
                 env={**self.environment, "PYTHONPATH": os.pathsep.join(paths)},
             )
         with (self._folder / _SESSIONS).open("a") as sessions:
@@ -205,7 +205,7 @@ class Nodes:
 
 
 def hiding(folder: Path, command: list[str]) -> list[str]:
-    """A command that sees an empty folder in place of ``folder``."""
+    """Return the command wrapped so that it sees an empty folder in place of ``folder``."""
     return [
         "unshare",
         "--mount",
@@ -218,7 +218,7 @@ def hiding(folder: Path, command: list[str]) -> list[str]:
 
 
 def can_hide() -> bool:
-    """Whether this user may have a mount namespace of its own."""
+    """Return whether this user may create a mount namespace."""
     folder = tempfile.mkdtemp()
     try:
         return (
@@ -227,7 +227,7 @@ def can_hide() -> bool:
             ).returncode
             == 0
         )
-    except FileNotFoundError:  # no unshare here
+    except FileNotFoundError:  # `unshare` is not installed
         return False
     finally:
         os.rmdir(folder)
@@ -241,7 +241,7 @@ def _free_port(address: str) -> int:
 
 
 def _watch(folder: Path) -> None:
-    """Wait for the end of the process that has started this one; then no node and no file is left."""
+    """Wait for the end of the parent process, then kill all nodes and remove their files."""
     sys.stdin.read()
     for leader in (folder / _SESSIONS).read_text().split() if (folder / _SESSIONS).exists() else ():
         _kill_session(int(leader))

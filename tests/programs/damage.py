@@ -1,8 +1,9 @@
-"""Damage every file of a study folder in many ways and see what the commands make of it.
+"""Damage every file of a study folder in many ways, and judge how the commands react.
 
-``python tests/programs/damage.py [MUTATIONS [SEED]]`` prints a table: for each file how many mutations changed nothing,
-were refused with a line, or were mended with a note. A changed verdict, winner or next proposal without a word, or any
-other exception than a refusal, is listed as wrong.
+``python tests/programs/damage.py [MUTATIONS [SEED]]`` prints a table: for each file how many
+mutations changed nothing, were refused with a line, or were mended with a note. A verdict, winner
+or next proposal that changes silently is listed as wrong, and so is any exception other than a
+refusal.
 """
 
 import faulthandler
@@ -41,13 +42,13 @@ _REGION = 24  # bytes that are zeroed or cut out
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one mutation."""
+    """The outcome of one mutation."""
 
     until: str
     file: str
     kind: str
     outcome: str  # same, refused, mended, wrong
-    told: str
+    messages: str
 
 
 def flip(draws: random.Random, content: bytes) -> bytes:
@@ -88,18 +89,16 @@ def cut_out(draws: random.Random, content: bytes) -> bytes:
 
 def lines(draws: random.Random, content: bytes) -> bytes:
     """Drop, repeat or exchange a whole line."""
-    found = content.splitlines(keepends=True)
-    at, other = draws.randrange(len(found)), draws.randrange(len(found))
+    rows = content.splitlines(keepends=True)
+    at, other = draws.randrange(len(rows)), draws.randrange(len(rows))
     kind = draws.randrange(3)
     if kind == 2:
-        found[at], found[other] = found[other], found[at]
-    return b"".join(
-        found[:at] + found[at : at + 1] * (2 * kind if kind < 2 else 1) + found[at + 1 :]
-    )
+        rows[at], rows[other] = rows[other], rows[at]
+    return b"".join(rows[:at] + rows[at : at + 1] * (2 * kind if kind < 2 else 1) + rows[at + 1 :])
 
 
 def garbage(draws: random.Random, content: bytes) -> bytes:
-    """Replace all of it."""
+    """Replace the whole content."""
     return draws.choice([b"", b"{}", b"[]", b"null", b"\xff\xfe", draws.randbytes(len(content))])
 
 
@@ -107,7 +106,7 @@ CHANGES: tuple[Mutate, ...] = (flip, flip, digit, digit, digit, cut, zero, cut_o
 
 
 class Subject:
-    """One study folder that is damaged and brought back again and again."""
+    """A study folder that is damaged and restored again and again."""
 
     def __init__(self, storage: Path, until: Until) -> None:
         self.until = until
@@ -117,7 +116,7 @@ class Subject:
         }
         self.folder = storage / "studies" / "made"
         make(self.folder, until).close()
-        # of the same definition and names, so that whole files can be exchanged
+        # The same definition and names, so that whole files can be exchanged.
         make(storage / "studies" / "twin", until, seed=1).close()
         self.twin = storage / "studies" / "twin"
         Store(self.folder, self._study()).close()
@@ -126,9 +125,9 @@ class Subject:
             for p in sorted(self.folder.rglob("*"))
             if p.is_file() and p.name != "lock"
         }
-        self._noted = False  # whether `status` has told what it can't show
-        outcome, self.seen, told = self.observe()
-        assert outcome == "same", told
+        self._noted = False  # whether `status` has printed a note on what it can't show
+        outcome, self.seen, messages = self.observe()
+        assert outcome == "same", messages
         self.restore()
 
     def _study(self) -> Study:
@@ -144,9 +143,9 @@ class Subject:
                 path.write_bytes(content)
 
     def observe(self) -> tuple[str, dict[str, Any], list[str]]:
-        """Run all commands: ``same``, ``refused`` or ``mended``, what was seen, and what was said."""
+        """Run all commands; return ``same``, ``refused`` or ``mended``, results and output."""
         seen: dict[str, Any] = {}
-        told: list[str] = []
+        messages: list[str] = []
         self._noted = False
         for command in self._arguments:
             code, out, err = self._command(command)
@@ -155,7 +154,7 @@ class Subject:
                 and err
                 and all(line.startswith("hylorada: ") for line in err.splitlines())
             ):
-                told += err.splitlines()
+                messages += err.splitlines()
             else:
                 assert code == 0, (code, err)
                 seen[command] = json.loads(out)
@@ -168,8 +167,8 @@ class Subject:
             finally:
                 store.close()
         except InputError as error:
-            told += error.problems
-        return ("refused" if told else "mended" if notes else "same"), seen, told or notes
+            messages += error.problems
+        return ("refused" if messages else "mended" if notes else "same"), seen, messages or notes
 
     def _command(self, name: str) -> tuple[int, str, str]:
         out, err = StringIO(), StringIO()
@@ -178,14 +177,14 @@ class Subject:
         return code, out.getvalue(), err.getvalue()
 
     def _open(self, store: Store, seen: dict[str, Any]) -> list[str]:
-        """See what the study would do next; what it says of that."""
+        """Open the study, and return its next actions and its notes."""
         store.bind_inputs(
             {"model_fingerprint": "31dca1d1a8d06193", "data_fingerprint": "e2188a9e41b52a53"}
         )
         notes = list(store.notes)
         best = list(find_winners(store).winners.values())
         if self.until == "search":
-            # of the running trials, how far they are known to be is no decision
+            # The last known step of a running trial is not a decision.
             jobs = {
                 r.name: store.job(r).to_dict()
                 for r in store.records.values()
@@ -209,25 +208,28 @@ class Subject:
         return notes
 
     def judge(self, path: Path, kind: str) -> Finding:
-        """Look at the folder as it is now, damaged, and bring it back."""
+        """Judge the damaged folder as it is now, and restore it."""
         try:
-            outcome, seen, told = self.observe()
-        except Exception as error:  # what a user would see as a traceback
-            outcome, seen, told = "wrong", {}, [f"{type(error).__name__}: {error}"]
+            outcome, seen, messages = self.observe()
+        except Exception as error:  # a user would see a traceback
+            outcome, seen, messages = "wrong", {}, [f"{type(error).__name__}: {error}"]
         if differing := [n for n, value in seen.items() if not self._equals(n, value)]:
-            outcome, told = "wrong", [f"{differing} differ", *told]
+            outcome, messages = "wrong", [f"{differing} differ", *messages]
         self.restore()
-        return Finding(self.until, path.name, kind, outcome, "; ".join(told))
+        return Finding(self.until, path.name, kind, outcome, "; ".join(messages))
 
     def _equals(self, name: str, value: Any) -> bool:
-        """Whether a command shows what it did before the damage; `status` may show less where a note says so."""
+        """Return whether a command shows the same as before the damage.
+
+        With a note, `status` may show less.
+        """
         if name != "status":
             return bool(value == self.seen.get(name))
         before = self.seen[name]
         return self._noted or (len(value) == len(before) and all(map(_is_as_before, value, before)))
 
     def mutations(self, draws: random.Random, count: int) -> Iterator[Finding]:
-        """Damage files in turn, each in another way every time."""
+        """Damage the files in turn, each in another way every time."""
         paths = [p for p in self.content for _ in range(_WEIGHTS.get(p.name, 1))]
         while count > 0:
             for path in draws.sample(paths, len(paths)):
@@ -245,7 +247,7 @@ class Subject:
         return change.__name__
 
     def _exchange(self, draws: random.Random, path: Path) -> str:
-        """Lose a file, swap it with a neighbour's of the same name, or replace it by another study's or any other."""
+        """Remove a file, swap it with a neighbour's, or replace it by another one."""
         kind = draws.choice(["lose", "swap", "twin", "other"])
         neighbours = [p for p in self.content if p.name == path.name and p != path]
         twin = self.twin / path.relative_to(self.folder)
@@ -264,7 +266,10 @@ class Subject:
 
 
 def _is_as_before(row: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a row of `status` is the same, but for the report that a crash may keep from a running trial."""
+    """Return whether a row of `status` is the same, except for a running trial's last report.
+
+    A crash may lose that report.
+    """
     late = (
         {"step": before["step"] - 2, "nll": row["nll"]}
         if row["state"] == before["state"] == "running"
@@ -278,19 +283,19 @@ def _plain(values: Any) -> Any:
 
 
 def campaign(storage: Path, count: int, seed: int = 0) -> Iterator[Finding]:
-    """Damage a finished study and two that were broken off in turn, a third of the mutations each."""
+    """Damage a finished and two interrupted studies in turn, with a third of the mutations each."""
     subjects = [Subject(storage / until, until) for until in UNTIL]
     ways = [s.mutations(random.Random(f"{seed} {s.until}"), count // len(UNTIL)) for s in subjects]
-    for found in zip(*ways, strict=True):
-        yield from found
+    for findings in zip(*ways, strict=True):
+        yield from findings
 
 
-def table(found: list[Finding]) -> str:
-    """One row a study and file, one column an outcome."""
-    counts = Counter((f.until, f.file, f.outcome) for f in found)
+def table(findings: list[Finding]) -> str:
+    """Return a table with a row for each study and file and a column for each outcome."""
+    counts = Counter((f.until, f.file, f.outcome) for f in findings)
     outcomes = ("same", "refused", "mended", "wrong")
     rows = [f"| {'until':7} | {'file':24} | " + " | ".join(f"{o:>7}" for o in outcomes) + " |"]
-    for study, file in sorted({(f.until, f.file) for f in found}):
+    for study, file in sorted({(f.until, f.file) for f in findings}):
         numbers = " | ".join(f"{counts[study, file, o]:7}" for o in outcomes)
         rows.append(f"| {study:7} | {file:24} | {numbers} |")
     return "\n".join(rows)
@@ -306,7 +311,7 @@ if __name__ == "__main__":
             findings.append(finding)
             if finding.outcome == "wrong":
                 print(finding, flush=True)
-    finally:  # a run that is broken off shows what it has
+    finally:  # an interrupted run prints the findings so far
         shutil.rmtree(place, ignore_errors=True)
         print(table(findings))
         print(f"{len(findings)} mutations in {time.monotonic() - began:.0f} s")

@@ -1,4 +1,6 @@
-"""Kill parts of a running study at random moments, go on with the same command, and compare with an unbroken run.
+"""Killing parts of a running study at random moments, resuming it, and comparing the results.
+
+A study that was killed and resumed must end as an uninterrupted one does.
 
 The long version: ``python tests/programs/faults.py --kills 20``; the bounded one is test_faults.py.
 """
@@ -30,24 +32,29 @@ from studies.trials.records import OPEN
 
 VICTIMS = ("driver", "machine", "host", "trial", "node")
 NAME = "broken"
+# Titles of processes, idle and at work.
 _TITLES = {
     "host": ("ray::Host",),
     "trial": ("ray::Trial", "ray::ResourceTrainable"),
-}  # idle, and at work
+}
 _DECIDED = {
     "params",
     "adapter",
     "training",
     "seed",
     "data_seed",
-}  # by Optuna and the study: never but the same
-_REST = 6  # reports, two of each trial in a pack: one whose hosts die 4 times before it reports stops a study, rightly
-# of a report or record: when and where, not what, and checksums over that
+}
+# Reports between kills, two of each trial in a pack: a trial whose hosts die 4 times before it
+# reports stops the study, as it should.
+_REST = 6
+# Fields of a report or record that say when and where, not what, and checksums over them.
 _PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", "digests"}
 
-# One trial at a time comes in one order, whatever dies: TPE and ASHA must then decide as in the unbroken run.
+# One trial at a time gives one order of reports, whatever dies: TPE and ASHA must then decide as
+# in the uninterrupted run.
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
-# Packs come in an order of their own after a death, so what depends on it is left out: proposals are drawn at random.
+# After a death the reports of packs come in another order, so nothing here depends on it: proposals
+# are drawn at random.
 PACKED = (
     *SMALL,
     "--trials=3",
@@ -55,7 +62,8 @@ PACKED = (
     "--set=grace_steps=0",
     "--set=defaults.lora_dropout=0.1",
 )
-# Searches, finalists, a profile, and looks ahead; so small a margin leaves every comparison undecided.
+# Searches, finalists, a profile, and later looks. Such a small margin leaves every comparison
+# undecided.
 REPLICATED = (
     *SMALL,
     "--trials=2",
@@ -71,15 +79,15 @@ _STUDIES = {"one seat": ONE_SEAT, "packs of 3": PACKED, "replicated": (*REPLICAT
 
 @dataclass
 class Broken:
-    """A study that is broken off at random moments.
+    """A study that is interrupted at random moments.
 
     Attributes:
-        storage: its folder.
+        storage: its storage folder.
         model: its base.
-        options: further ones of ``hylorada run``.
-        chance: of the moments.
-        kills: victims so far, with the step count at which each fell.
-        resolving: whether ``hylorada resolve`` goes on with it instead.
+        options: further options of ``hylorada run``.
+        chance: random generator of the moments.
+        kills: victims so far, each with the number of reports at which it was killed.
+        resolving: whether ``hylorada resolve`` resumes it instead of ``hylorada run``.
     """
 
     storage: Path
@@ -105,7 +113,7 @@ class Broken:
         return done
 
     def break_off(self, victim: str) -> bool:
-        """Start it and kill the driver, or all of its processes, at some moment; False if it ended before that."""
+        """Start it and kill the driver or all processes at some moment; False if it ended first."""
         process = Command(*self.command())
         self._wait(process)
         if process.poll() is None:
@@ -117,7 +125,7 @@ class Broken:
         return process.returncode != 0
 
     def wound(self, victims: Sequence[str], kills: int) -> int:
-        """Run it to its end while hosts or trial processes are killed; how many were."""
+        """Run it to its end while hosts or trial processes are killed; return the kills."""
 
         def strike(process: Command) -> str | None:
             victim = self.chance.choice(list(victims))
@@ -129,7 +137,7 @@ class Broken:
         return self._run_under(strike, kills)
 
     def lose_nodes(self, count: int, kills: int) -> int:
-        """Run it to its end on a cluster of so many nodes that die, each replaced by a new one; how many died."""
+        """Run it to its end on a cluster whose nodes are killed and replaced; return the kills."""
         with Nodes(cpus=0) as nodes, patch.dict(os.environ, nodes.environment):
             alive = [nodes.add(f"node-{number}") for number in range(count)]
 
@@ -142,7 +150,7 @@ class Broken:
             return self._run_under(strike, kills, f"--address={nodes.address}", "--wait=60")
 
     def _run_under(self, strike: Callable[[Command], str | None], kills: int, *options: str) -> int:
-        """Run it to its end, struck so many times; ``strike`` tells whom it hit, if anybody."""
+        """Run it to its end under this many strikes; ``strike`` returns its victim, if any."""
         process = Command(*self.command(), *options)
         before, rested, strikes = len(self.kills), self.steps(), 0
         end = time.monotonic() + 1800
@@ -160,11 +168,11 @@ class Broken:
         return len(self.kills) - before
 
     def steps(self) -> int:
-        """Reports on disk."""
+        """Return the number of reports on disk."""
         return sum(p.read_bytes().count(b"\n") for p in self.folder.glob("trials/*/reports.jsonl"))
 
     def _wait(self, process: Command) -> None:
-        """Until some moment: of the start, or after the first new report."""
+        """Wait for a random moment, in the start or after the first new report."""
         began, known = time.monotonic(), self.steps()
         start_up = self.chance.uniform(0, 8) if self.chance.random() < 0.2 else None
         while process.poll() is None:
@@ -181,12 +189,12 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-# --- what a study has come to ----------------------------------------------------------------------------------------
+# --- the outcome of a study -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a study has come to, without times and places.
+    """The outcome of a study, without times and paths.
 
     Attributes:
         trials: files of each trial: record and reports.
@@ -202,7 +210,7 @@ class Outcome:
 
 
 def outcome(storage: Path, name: str = NAME) -> Outcome:
-    """Read it, and check that nothing is there twice and nothing is left open."""
+    """Read the outcome of a study, and check that nothing exists twice and nothing is left open."""
     folder = storage / "studies" / name
     assert not (folder / OPEN).exists()
     results = json.loads((folder / "results.json").read_text())
@@ -221,9 +229,8 @@ def outcome(storage: Path, name: str = NAME) -> Outcome:
 
 def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     path = folder / "trials" / record["name"] / "reports.jsonl"
-    lines = (
-        path.read_text().splitlines() if path.exists() else []
-    )  # what fails at its first report has none
+    # A trial that fails at its first report has no file.
+    lines = path.read_text().splitlines() if path.exists() else []
     reports = [{k: v for k, v in json.loads(line).items() if k not in _PER_RUN} for line in lines]
     steps = [r["step"] for r in reports]
     assert steps == sorted(set(steps)), record["name"]
@@ -263,7 +270,7 @@ def _series(client: MlflowClient, run: Any) -> Iterator[tuple[str, list[tuple[in
             yield key, [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)]
 
 
-# --- the long version ------------------------------------------------------------------------------------------------
+# --- the long version -------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -281,8 +288,9 @@ def main() -> int:
             began = time.monotonic()
             whole.run_to_the_end()
             expected = outcome(whole.storage)
+            seconds = time.monotonic() - began
             print(
-                f"{label}: unbroken, {len(expected.trials)} trials in {time.monotonic() - began:.0f} s",
+                f"{label}: uninterrupted, {len(expected.trials)} trials in {seconds:.0f} s",
                 flush=True,
             )
             for victim in args.victims.split(","):
@@ -299,7 +307,7 @@ def _campaign(
     began = time.monotonic()
     while len(kills) < args.kills:
         broken = Broken(place / str(studies), args.model, options, chance, kills)
-        if victim == "node":  # one node at a time keeps one order of trials
+        if victim == "node":  # with one node at a time, trials keep one order
             broken.lose_nodes(1 if "--seats=1" in options else 2, args.kills - len(kills))
         elif victim in _TITLES:
             broken.wound([victim], args.kills - len(kills))
@@ -312,36 +320,40 @@ def _campaign(
     moments = ", ".join(str(steps) for _, steps in kills)
     spent = time.monotonic() - began
     print(
-        f"  {victim}: {len(kills)} kills in {studies} studies, all as unbroken; {spent:.0f} s; after {moments} reports",
+        f"  {victim}: {len(kills)} kills in {studies} studies, all equal to the uninterrupted one; "
+        f"{spent:.0f} s; after {moments} reports",
         flush=True,
     )
 
 
-def assert_same(found: Outcome, expected: Outcome, *, exact: bool) -> None:
-    """Bit for bit; a trial in packs of other company differs in the last bits, which Adam may blow up to 1e-3."""
+def assert_same(actual: Outcome, expected: Outcome, *, exact: bool) -> None:
+    """Compare two outcomes bit for bit, or within a tolerance if trials had other pack members.
+
+    Other members of a pack change the last bits, which Adam may amplify to 1e-3.
+    """
     if exact:
-        assert found.results == expected.results
+        assert actual.results == expected.results
     for part in ("trials", "optuna", "mlflow"):
-        _compare(getattr(found, part), getattr(expected, part), part, 0.0 if exact else 1e-3)
+        _compare(getattr(actual, part), getattr(expected, part), part, 0.0 if exact else 1e-3)
 
 
-def _compare(found: Any, expected: Any, where: str, tolerance: float) -> None:
-    if isinstance(expected, float) and isinstance(found, float):
-        assert math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance), (
+def _compare(actual: Any, expected: Any, where: str, tolerance: float) -> None:
+    if isinstance(expected, float) and isinstance(actual, float):
+        assert math.isclose(actual, expected, rel_tol=tolerance, abs_tol=tolerance), (
             where,
-            found,
+            actual,
             expected,
         )
     elif isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
+        assert actual.keys() == expected.keys(), where
         for key, value in expected.items():
-            _compare(found[key], value, f"{where}.{key}", 0.0 if key in _DECIDED else tolerance)
+            _compare(actual[key], value, f"{where}.{key}", 0.0 if key in _DECIDED else tolerance)
     elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected), where
+        assert len(actual) == len(expected), where
         for index, value in enumerate(expected):
-            _compare(found[index], value, f"{where}[{index}]", tolerance)
+            _compare(actual[index], value, f"{where}[{index}]", tolerance)
     else:
-        assert found == expected, where
+        assert actual == expected, where
 
 
 if __name__ == "__main__":

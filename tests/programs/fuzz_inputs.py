@@ -1,4 +1,4 @@
-"""Strategies for input as nobody means it: studies with something broken in them, YAML, options and text files."""
+"""Strategies for broken input: studies, YAML files, options and text files."""
 
 import copy
 import json
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from studies.learnable_bucketing import STUDY
 from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS
 
-# what an argument or a file may hold beside letters: lone surrogates are bytes that are no UTF-8, as Python sees them
+# Unusual characters of an argument or a file. A lone surrogate is Python's form of a byte that is
+# not UTF-8.
 _ODD = (
     "\udcff",
     "\u202e",
@@ -123,12 +124,11 @@ _sound: dict[str, Any] = {
 
 @st.composite
 def near_valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
-    """Searched fields, each with sound values alone, that may or may not go together."""
+    """Draw spaces whose fields are valid one by one, but perhaps not together."""
     space: dict[str, Any] = {}
     for name in draw(st.lists(st.sampled_from(sorted(_sound)), unique=True, max_size=6)):
-        options = copy.deepcopy(
-            draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))]
-        )  # may be broken later
+        # A copy, because a later change may break it.
+        options = copy.deepcopy(draw(st.permutations(_sound[name]))[: draw(st.integers(1, 4))])
         declared: dict[str, Any] = {"choice": options}
         if name in ("num_landmarks", "num_buckets", "learning_rate", "temperature") and draw(
             st.booleans()
@@ -180,7 +180,7 @@ def _paths(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def studies(draw: st.DrawFn) -> dict[str, Any]:
-    """The shipped study with up to three places changed: another value, no value, or a name that is not there."""
+    """Draw the shipped study with up to three changes: another value, no value, or a new name."""
     values = json.loads(json.dumps(STUDY))
     if draw(st.booleans()):
         arm = draw(st.sampled_from(sorted(values["arms"])))
@@ -262,7 +262,7 @@ def _dump(values: Any) -> str:
 
 
 def _stays(path: str) -> bool:
-    """Whether a path leads out of the folder of the test: a whole home is long to read."""
+    """Return whether a path stays in the test's folder, because a whole home takes long to read."""
     return "~" not in path and ".." not in path
 
 
@@ -301,7 +301,7 @@ _OPTIONS = {
 
 @st.composite
 def options(draw: st.DrawFn) -> list[str]:
-    """Options of `run`, each with a value that it may or may not take."""
+    """Draw options of `run`, each with a valid or an invalid value."""
     names = draw(st.lists(st.sampled_from(sorted(_OPTIONS)), unique=True, min_size=1, max_size=3))
     return [f"{name}={draw(_OPTIONS[name])}" for name in names] + [
         f"--set={a}" for a in draw(st.lists(assignments, max_size=1))
@@ -319,8 +319,8 @@ config_files = st.one_of(
     st.binary(max_size=60),
 )
 
-_NAMES = "trials seed name defaults arms fixed learnable new config space num_buckets r temperature boundary_warmup 0"
-_NAMES += " target_modules choice low high log when comparisons"
+_NAMES = "trials seed name defaults arms fixed learnable new config space num_buckets r temperature"
+_NAMES += " boundary_warmup 0 target_modules choice low high log when comparisons"
 _segments = st.sampled_from([*_NAMES.split(), "", "x" * 200])
 _good_paths = st.sampled_from(
     [".".join(p) for p in _paths(STUDY) if all(isinstance(k, str) for k in p)]

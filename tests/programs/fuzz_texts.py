@@ -1,4 +1,4 @@
-"""Strategies for text files as nobody means them."""
+"""Strategies for malformed and unusual text files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A reverse proxy before an MLflow server: it asks for a login, speaks TLS, or passes on only some paths."""
+"""A reverse proxy in front of an MLflow server, with a login, TLS, or only some paths."""
 
 import base64
 import datetime
@@ -14,15 +14,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 _DROPPED = ("host", "connection", "transfer-encoding", "content-length", "authorization")
-NOT_FOUND = b"<html><head><style>p {}</style></head><body><h1>404</h1>\n<p>No such page\x1b[31m here</p></body></html>"
+NOT_FOUND = (
+    b"<html><head><style>p {}</style></head><body><h1>404</h1>\n"
+    b"<p>No such page\x1b[31m here</p></body></html>"
+)
 
 
 class Gateway:
-    """Passes on what it lets through; what it refuses never comes to the server.
+    """A proxy that refuses some requests, which never reach the server.
 
     Args:
         server: port of the server behind it, on loopback.
-        authorization: header that it asks for; see :func:`basic`.
+        authorization: header that it requires; see :func:`basic`.
         only: beginning of the paths that it passes on.
         certificate: PEM file with key and certificate, for TLS.
     """
@@ -101,7 +104,7 @@ def basic(user: str, password: str) -> str:
 
 
 def write_certificate(path: Path) -> Path:
-    """Write a key and a certificate for 127.0.0.1 that it has signed itself."""
+    """Write a key and a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mlflow")])
     now = datetime.datetime.now(datetime.UTC)

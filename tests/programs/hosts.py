@@ -1,8 +1,8 @@
-"""Run trials on a real host whose engine fails as told, and print how each ended.
+"""Run trials on a real host whose engine fails on purpose, and print how each ended.
 
-``python hosts.py KIND FOLDER SEATS kill|spare|late|many``: ``kill`` ends every trial process when a trial ends;
-``late`` gives the last trial when the others have ended; ``many`` gives short ones until as many processes as there are
-seats have been at work, or 1,000 trials.
+``python hosts.py KIND FOLDER SEATS kill|spare|late|many``: ``kill`` ends every trial process when a
+trial ends; ``late`` gives the last trial when the others have ended; ``many`` gives short ones
+until as many processes as there are seats have been at work, or 1,000 trials.
 """
 
 import json
@@ -25,11 +25,11 @@ NAMES = ("a", "b", "c")
 
 
 class Failing:
-    """An engine that counts; its passes fail at step 6 of the trial ``b``, its device at step 10 of ``c``.
+    """An engine that counts; passes fail at step 6 of trial ``b``, the device at step 10 of ``c``.
 
     Args:
-        kind: ``once`` loses the device in one process, ``always`` in each; ``never`` fails nowhere.
-        folder: where steps outlive the process: one file a trial, written at its reports.
+        kind: ``once`` loses the device in one process, ``always`` in each; ``never`` never fails.
+        folder: folder in which steps outlive the process: one file per trial, written at reports.
         device: unused.
         blocks: unused.
     """
@@ -79,18 +79,18 @@ class Failing:
 
 
 class Trials:
-    """Three trials; keeps what is told of each.
+    """A source of three trials that records their events.
 
     Args:
         at_end: called when a trial ends; its process then waits to be used by another.
-        late: whether the last is given when the others have ended, as the runs of the confirm stage are.
+        late: whether the last trial comes when the others have ended, as in the confirm stage.
     """
 
     def __init__(self, at_end: Callable[[], None], late: bool) -> None:
         self._left, self._at_end, self._late = list(NAMES), at_end, late
         self.ended: list[str] = []
-        self.told: dict[str, list[Any]] = {name: [] for name in NAMES}
-        self.processes: set[int] = set()  # of trials that have reported
+        self.events: dict[str, list[Any]] = {name: [] for name in NAMES}
+        self.processes: set[int] = set()  # processes of trials that have reported
 
     def remaining(self) -> int:
         return len(self._left)
@@ -106,35 +106,35 @@ class Trials:
         ), 0
 
     def on_report(self, name: str, report: Report) -> bool:
-        self.told[name].append(report.step)
+        self.events[name].append(report.step)
         if report.done:
             self.ended.append(name)
             self._at_end()
         return False
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
-        self.told[name].append(reason)
+        self.events[name].append(reason)
 
     def on_restart(self, name: str) -> None:
-        self.told[name].append("restarted")
+        self.events[name].append("restarted")
 
 
 class Many(Trials):
-    """Trials that end faster than processes start."""
+    """A source of trials that end faster than processes start."""
 
     def __init__(self, seats: int) -> None:
         super().__init__(lambda: None, late=False)
         self._seats = seats
-        self.told = {}
+        self.events = {}
 
     def remaining(self) -> int:
-        return 0 if len(self.processes) == self._seats else 1000 - len(self.told)
+        return 0 if len(self.processes) == self._seats else 1000 - len(self.events)
 
     def next_job(self) -> tuple[Job, int] | None:
         if not self.remaining():
             return None
-        name = f"t{len(self.told)}"
-        self.told[name] = []
+        name = f"t{len(self.events)}"
+        self.events[name] = []
         return Job(
             name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=REPORTS, folder=""
         ), 0
@@ -144,9 +144,8 @@ def main() -> None:
     kind, folder, seats, how = sys.argv[1:]
     mark = mark_children()
     here = Path(__file__).resolve()
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        (str(here.parent), str(here.parents[2]))
-    )  # of Ray's workers
+    # For Ray's workers.
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(here.parent), str(here.parents[2])))
     prepare_environment()
     workspace = short_folder()
     make_private(workspace)
@@ -181,7 +180,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "told": trials.told,
+                "events": trials.events,
                 "ended": trials.ended,
                 "stopped": stopped,
                 "processes": len(trials.processes),

@@ -1,8 +1,10 @@
-"""An arm against itself: how often a study finds a difference where there is none, and whether it finds a planted one.
+"""An arm against itself: how often studies report a false difference, and a planted true one.
 
-Two arms of one space are searched R times over in studies of many searches; each R of them are judged as one short
-study, for searches of one study share no seeds, data orders or proposals. A planted effect is added to the second arm's
-test losses. ``python tests/programs/itself.py --studies 40``
+Two arms of one space are searched in studies of many searches. Each R searches are judged as one
+short study, because searches of one study share no seeds, data orders or proposals. A planted
+effect is added to the second arm's test losses.
+
+Usage: ``python tests/programs/itself.py --studies 40``
 """
 
 import argparse
@@ -27,13 +29,13 @@ from studies.spec.study import Study
 from studies.statistics.comparison import Comparison, compare
 from studies.statistics.differences import Differences, paired
 
-SEARCHES = 3  # of each short study
-_AT_ONCE = 20  # short studies in one of the studies that are run
-PLANTED = 0.3  # %
+SEARCHES = 3  # searches of each short study
+_AT_ONCE = 20  # short studies in one study that is run
+PLANTED = 0.3  # planted effect in %
 
 
 def twins(matched: bool, studies: int, seed: int) -> Study:
-    """Return a study of as many searches as so many short studies need, of one arm under two names."""
+    """Return a study of one arm under two names, with the searches of this many short studies."""
     values = learnable_bucketing.STUDY
     common, arm = values["common"]["space"], values["arms"]["fixed"]
     if not matched:
@@ -45,21 +47,22 @@ def twins(matched: bool, studies: int, seed: int) -> Study:
         "profile": [1.0],
         "seeds": 1,
     }
-    # so low a learning rate seldom wins; if the defaults did, both arms would be the same to the last bit
+    # Such a low learning rate seldom wins. If the defaults won, both arms would be equal to the
+    # last bit.
     defaults = {**values["defaults"], "max_steps": 24, "learning_rate": 5e-4}
     steps = {"eval_every": 8, "grace_steps": 8, "defaults": defaults}
-    asked = {
+    matching = {
         "common": {"space": common if matched else {}},
         "matched": matched,
         "seed": seed,
         "name": "twins",
     }
     arms = {"arms": {"one": arm, "other": arm}, "comparisons": [["other", "one"]], "subject": ""}
-    return Study.from_dict({**values, **short, **steps, **asked, **arms})
+    return Study.from_dict({**values, **short, **steps, **matching, **arms})
 
 
 def differences(study: Study, storage: Path) -> Iterator[Differences]:
-    """Run the study, and yield the differences of each short study in it."""
+    """Run a study, and yield the differences of each short study in it."""
     options = Options(storage=storage)
     run_study(study, options, Console(stderr=True))
     folder = options.study_folder(study.name)
@@ -73,10 +76,10 @@ def differences(study: Study, storage: Path) -> Iterator[Differences]:
         yield paired("other", "one", ours, theirs, study.block_size - 1, documents)
 
 
-def planted(found: Differences, percent: float) -> Comparison:
-    """Compare the arms as if the second one's perplexity were higher by so much."""
+def planted(measured: Differences, percent: float) -> Comparison:
+    """Compare the arms as if the second one's perplexity were higher by this effect."""
     shift = float(np.log1p(percent / 100))
-    (result,) = compare([replace(found, by_search=tuple(d + shift for d in found.by_search))])
+    (result,) = compare([replace(measured, by_search=tuple(d + shift for d in measured.by_search))])
     return result
 
 
@@ -89,17 +92,17 @@ def main() -> int:
         "--apart", action="store_true", help="search every parameter apart (matched: false)"
     )
     args = parser.parse_args()
-    found: list[Differences] = []
+    measured: list[Differences] = []
     for seed in range(-(-args.studies // _AT_ONCE)):
         with tempfile.TemporaryDirectory() as storage:
             count = min(_AT_ONCE, args.studies - seed * _AT_ONCE)
-            found += differences(twins(not args.apart, count, seed), Path(storage))
-    results: list[Any] = [planted(d, 0.0) for d in found]
+            measured += differences(twins(not args.apart, count, seed), Path(storage))
+    results: list[Any] = [planted(d, 0.0) for d in measured]
     for number, c in enumerate(results):
         print(f"{number:3} {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}] {c.decision}")
     print(f"verdicts: {dict(Counter(c.decision for c in results))}")
     print(f"median |difference|: {np.median([abs(c.change) for c in results]):.3f} %")
-    worse = [planted(d, PLANTED) for d in found]
+    worse = [planted(d, PLANTED) for d in measured]
     called, covers = (
         sum(x)
         for x in (

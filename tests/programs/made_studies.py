@@ -1,4 +1,4 @@
-"""Whole study folders without any training: real stores, files and databases, with losses that are made up."""
+"""Whole study folders without training: real stores, files and databases with invented losses."""
 
 import io
 import json
@@ -45,7 +45,7 @@ Until = Literal["search", "confirm", "end"]
 
 
 def make(folder: Path, until: Until, **changes: Any) -> Store:
-    """Make a study folder, to its end or broken off in the middle of a stage; its store is still open."""
+    """Make a study folder, finished or interrupted in a stage, and return its store, still open."""
     finished = until != "search"
     store = Store(folder, Study.from_dict(VALUES | changes))
     (folder / OPEN).touch()
@@ -70,12 +70,12 @@ def make(folder: Path, until: Until, **changes: Any) -> Store:
 
 
 def _search_steps(number: int, finished: bool) -> int:
-    """The last trial of a study that was broken off is still running."""
+    """Return the steps reported by a trial; the last trial of an interrupted study still runs."""
     return 4 if number % 3 == 1 or (number == 3 and not finished) else 8
 
 
 def report(record: Record, step: int, **fields: Any) -> Report:
-    """A report whose losses follow from the trial's name."""
+    """Return a report whose losses follow from the trial's name."""
     loss = 3 + int(digest(record.name, "loss"), 16) % 1000 / 1e4 - step / 100
     metrics = {"train/nll": loss, "eval/nll": loss, "eval/ppl": float(np.exp(loss))} | fields.pop(
         "metrics", {}
@@ -115,13 +115,13 @@ def _confirm(store: Store, until: Until) -> None:
 
 
 def save_checkpoint(store: Store, record: Record) -> None:
-    """Save what a running trial goes on from, after its last report; it holds no seat."""
+    """Save a checkpoint of a running trial after its last report; it holds no seat."""
     extra = json.dumps({**record.reports[-1].to_dict(), OWNER: record.digest()})
     save_file({"seat": np.zeros(4)}, store.trial_folder(record.name) / CHECKPOINT, {"extra": extra})
 
 
 def _last_report(store: Store, record: Record) -> Report:
-    """The report of a run's end, with the test split's losses in a file beside it."""
+    """Return the last report of a run, and write the test split's losses to a file."""
     draws = np.random.default_rng(int(digest(record.name), 16))
     losses = (90 if record.arm == "fixed" else 93) + draws.normal(0, 0.5, (_BLOCKS, 1))
     file = io.BytesIO()

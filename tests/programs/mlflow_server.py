@@ -1,4 +1,4 @@
-"""A real MLflow server that can hang, die and come back, and a wire to it that loses answers."""
+"""A real MLflow server that can hang, die and come back, and a proxy that loses its answers."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from study_runs import wait_until
 
 
 class Server:
-    """``mlflow server`` on SQLite, on loopback, in a process group of its own.
+    """``mlflow server`` on SQLite, on loopback, in its own process group.
 
     Args:
-        folder: for its database, artifacts and log.
-        options: more of its command line.
+        folder: folder for its database, artifacts and log.
+        options: further options of its command line.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -69,7 +69,7 @@ class Server:
             return False
 
     def hang(self) -> None:
-        """Take connections and answer none, until :meth:`wake`."""
+        """Accept connections and answer none, until :meth:`wake`."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def lives(self) -> bool:
@@ -86,10 +86,10 @@ class Server:
 
 
 class Wire:
-    """Passes requests on to a server, and loses those answers that it is told to; the server has done what was asked.
+    """A proxy that loses chosen answers of a server, which has then carried out the requests.
 
     Args:
-        server: port.
+        server: port of the server.
     """
 
     def __init__(self, server: int) -> None:
@@ -101,7 +101,7 @@ class Wire:
         self._thread.start()
 
     def lose(self, path: str, count: int) -> None:
-        """The next answers to what is asked of a path."""
+        """Lose the next answers to requests for a path."""
         self._path, self._count = path, count
 
     def _loses(self, path: str) -> bool:
@@ -125,7 +125,7 @@ class Wire:
                 self._pass_on(client)
 
     def _pass_on(self, client: socket.socket) -> None:
-        """One request; closing the connection after it keeps every request apart."""
+        """Pass on one request, and close the connection so that every request has its own."""
         request = _read_message(client)
         path = request.split(b" ", 2)[1].decode() if request else ""
         if not path:
@@ -142,7 +142,7 @@ class Wire:
 
 
 def _read_message(source: socket.socket) -> bytes:
-    """A request with its body, whose length its head gives."""
+    """Read a request with its body, whose length is in its head."""
     message = b""
     while b"\r\n\r\n" not in message:
         if not (more := source.recv(1 << 16)):
@@ -156,12 +156,12 @@ def _read_message(source: socket.socket) -> bytes:
 
 
 def wait_for_line(said: list[str], part: str, timeout: float = 30) -> None:
-    """Until a tracker has said it."""
+    """Wait until a tracker has printed a line with this text."""
     wait_until(lambda: any(part in line for line in said), timeout)
 
 
 def timed(call: Callable[[], None]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds that a call takes."""
     began = time.monotonic()
     call()
     return time.monotonic() - began

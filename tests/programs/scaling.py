@@ -1,7 +1,10 @@
-"""How trials per second grow with hosts: the study's own Tune, registry, hosts and trials, with a step that only waits.
+"""Growth of trials per second with the number of hosts, for an engine whose steps only wait.
 
-Every host sits on a Ray node of its own (real ``ray start`` processes, all on this machine). What is left of a study is
-what must not get in the way: placement, messages, the driver's decisions. ``python tests/programs/scaling.py``
+Tune, registry, hosts and trials are those of a study. Every host runs on its own Ray node (real
+``ray start`` processes, all on this machine). The measurement shows the cost of placement, messages
+and the driver's decisions.
+
+Usage: ``python tests/programs/scaling.py``
 """
 
 import argparse
@@ -20,17 +23,17 @@ from studies.process.environment import prepare_environment
 from studies.trials.messages import Job, Report
 
 SEATS = 2
-STEPS = 30  # of a trial
+STEPS = 30  # steps of a trial
 REPORT_EVERY = 10
-TRIALS_A_SEAT = 5  # the first of each seat starts processes, and is not counted
-LEAST = 3.5  # times the rate of one host that four must reach
+TRIALS_A_SEAT = 5  # the first in each seat starts processes and is not counted
+LEAST = 3.5  # smallest accepted rate of four hosts, in rates of one
 
 
 class Waiting:
-    """An engine whose step takes its time and nothing else.
+    """An engine whose steps only wait.
 
     Args:
-        step_s: seconds a step takes, however many trials are in it.
+        step_s: seconds of a step, however many trials are in it.
         device: unused.
         blocks: unused.
     """
@@ -101,7 +104,7 @@ class Trials:
 
 
 def rate(address: str, hosts: int, step_s: float) -> float:
-    """Trials per second, from the end of as many trials as there are seats to the end of the last."""
+    """Return trials per second, counted after the first trial of each seat has ended."""
     from studies.engine.cluster import Cluster  # imports Ray, which reads the environment
 
     engine: Mapping[str, Any] = {"engine": "scaling:Waiting", "step_s": step_s}
@@ -131,7 +134,7 @@ def main() -> int:
     args = parser.parse_args()
     here = Path(__file__).resolve()
     paths = (str(here.parent), str(here.parents[2]), os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # of the nodes' processes
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for the nodes' processes
     prepare_environment()
     rates: dict[int, float] = {}
     with Nodes() as nodes:
@@ -142,7 +145,8 @@ def main() -> int:
             rates[hosts] = rate(nodes.address, hosts, args.step)
             ideal = hosts * SEATS / (STEPS * args.step)
             print(
-                f"{hosts} hosts x {SEATS} seats: {rates[hosts]:.2f} trials/s of {ideal:.2f} that the waits allow",
+                f"{hosts} hosts x {SEATS} seats: {rates[hosts]:.2f} trials/s of {ideal:.2f} "
+                "that the waits allow",
                 flush=True,
             )
     gain = rates[max(rates)] / rates[min(rates)]

@@ -1,7 +1,8 @@
-"""Thousands of short trials in one study: memory, file handles, processes and time per trial must stay flat.
+"""Thousands of short trials in one study: memory, handles, processes and time must stay flat.
 
-``python tests/programs/soak.py --trials 2000`` samples every process of the study and prints a table; it fails where
-the driver's or a host's memory grows by more than a tenth after the first tenth of the trials.
+``python tests/programs/soak.py --trials 2000`` samples every process of the study and prints a
+table; it fails if the memory of the driver or of a host grows by more than a tenth after the first
+tenth of the trials.
 """
 
 import argparse
@@ -27,12 +28,12 @@ class Sample:
     """The study's processes at one moment.
 
     Attributes:
-        ended: trials so far.
+        ended: number of trials that have ended.
         at: seconds since the first trial ended.
-        driver: memory that it alone holds and has written, MiB.
-        host: the same of the host.
+        driver: private written memory of the driver in MiB.
+        host: private written memory of the host in MiB.
         handles: open files of both.
-        processes: of the study in all.
+        processes: number of all processes of the study.
     """
 
     ended: int
@@ -50,13 +51,15 @@ def main() -> int:
     args = parser.parse_args()
     samples: list[Sample] = []
     print(
-        f"{'trials':>7} {'s':>7} {'s/trial':>8} {'driver MiB':>11} {'host MiB':>9} {'handles':>8} {'processes':>10}"
+        f"{'trials':>7} {'s':>7} {'s/trial':>8} {'driver MiB':>11} {'host MiB':>9} {'handles':>8} "
+        f"{'processes':>10}"
     )
     with tempfile.TemporaryDirectory() as storage:
         for s in _soak(args.model, args.trials, Path(storage)):
             before = samples[-1] if samples else s
             rate = (s.at - before.at) / max(1, s.ended - before.ended)
-            row = f"{s.ended:7} {s.at:7.0f} {rate:8.3f} {s.driver:11.1f} {s.host:9.1f} {s.handles:8} {s.processes:10}"
+            memory = f"{s.driver:11.1f} {s.host:9.1f}"
+            row = f"{s.ended:7} {s.at:7.0f} {rate:8.3f} {memory} {s.handles:8} {s.processes:10}"
             print(row, flush=True)
             samples.append(s)
     problems = _growth([s for s in samples if s.ended >= args.trials // 10])
@@ -78,9 +81,8 @@ def _soak(model: str, trials: int, storage: Path) -> Iterator[Sample]:
     began, due = 0.0, 1
     while process.poll() is None:
         time.sleep(0.2)
-        ended = (
-            max(0, len(os.listdir(folder)) - 4) if folder.exists() else 0
-        )  # those in the pack have a folder too
+        # Without the 4 trials in the pack, which have a folder too.
+        ended = max(0, len(os.listdir(folder)) - 4) if folder.exists() else 0
         if ended >= due:
             began = began or time.monotonic()
             due = ended + trials // _SAMPLES
@@ -118,20 +120,23 @@ def _sample(process: Command, ended: int, at: float) -> Sample:
 
 
 def _unshared(pid: int) -> float:
-    """MiB that the process alone holds and has written; libraries that it reads are its own until others read them."""
+    """Return the MiB that only this process holds and that it has written.
+
+    Pages of libraries that it only reads don't count: they are shared once others read them.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024
 
 
 def _growth(samples: Sequence[Sample]) -> list[str]:
-    """What has grown by more than a tenth, from the first few samples to the last few."""
-    found = []
+    """Return what has grown by more than a tenth from the first few samples to the last few."""
+    problems = []
     for field in ("driver", "host", "handles", "processes"):
         series = [float(getattr(s, field)) for s in samples]
         early, late = statistics.median(series[:3]), statistics.median(series[-3:])
         if late > 1.1 * early:
-            found.append(f"{field} grew from {early:.1f} to {late:.1f}")
-    return found
+            problems.append(f"{field} grew from {early:.1f} to {late:.1f}")
+    return problems
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run the real command line from tests, and read what it left."""
+"""Running the real command line from tests, and reading what it has written."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ SMALL = (
     "--seeds=2",
     "--set=finalists=1",
     "--set=profile=[1.0]",
-    "--set=common.space.learning_rate.high=0.02",  # so wide a range that ASHA stops some
+    "--set=common.space.learning_rate.high=0.02",  # so wide a range that ASHA stops some trials
     "--set=defaults.max_steps=8",
     "--set=eval_every=2",
     "--set=grace_steps=2",
@@ -38,7 +38,7 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Done:
-    """One finished command."""
+    """A finished command."""
 
     code: int
     out: str
@@ -47,7 +47,7 @@ class Done:
 
 
 class Command(subprocess.Popen[str]):
-    """A command as a user would start it, in a process group of its own; its processes can be told from all others."""
+    """A command started as by a user, in its own process group; its processes carry a mark."""
 
     def __init__(self, *arguments: str, terminal: int | None = None) -> None:
         self._mark = uuid.uuid4().hex
@@ -64,12 +64,12 @@ class Command(subprocess.Popen[str]):
         )
 
     def pids(self, title: str | tuple[str, ...] = "") -> list[int]:
-        """Its processes, whatever group they are in, whose title begins so; itself among them while it lives."""
+        """Return the ids of its processes in any group, itself included, whose title begins so."""
         return marked(self._mark, title)
 
 
 def _enter(terminal: int | None) -> None:
-    """As a shell starts a command; where these tests run, some signals may be ignored."""
+    """Reset signals as a shell does, because some may be ignored where these tests run."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     if terminal is not None:
@@ -77,14 +77,14 @@ def _enter(terminal: int | None) -> None:
 
 
 def mark_children() -> str:
-    """Mark all that this process starts from now on; what :func:`marked` knows them by."""
+    """Mark all processes that this one starts from now on, and return the mark for `marked`."""
     os.environ[_MARK] = uuid.uuid4().hex
     return os.environ[_MARK]
 
 
 def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
-    """Processes with this mark whose title begins so, or in one of these ways."""
-    found = []
+    """Return the ids of processes with this mark whose title begins with one of these words."""
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
@@ -93,12 +93,12 @@ def marked(mark: str, title: str | tuple[str, ...]) -> list[int]:
                     command.startswith(title)
                     and f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes()
                 ):
-                    found.append(int(folder.name))
-    return found
+                    pids.append(int(folder.name))
+    return pids
 
 
 def run_cli(*arguments: str, timeout: float = 240) -> Done:
-    """Run a command to its end; what outlives the time limit is killed with all its children."""
+    """Run a command to its end; kill it with all its children at the time limit."""
     began = time.monotonic()
     process = Command(*arguments)
     try:
@@ -111,7 +111,7 @@ def run_cli(*arguments: str, timeout: float = 240) -> Done:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[bool]:
-    """Make a folder that is a file system of its own, of some size; False where that isn't allowed."""
+    """Mount a small file system at a folder; return False if that isn't allowed."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
@@ -124,7 +124,7 @@ def small_disk(folder: Path, size: str) -> Iterator[bool]:
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:
-    """Poll; fail after ``timeout`` seconds."""
+    """Poll until a condition holds; fail after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "the awaited state did not come"
@@ -132,7 +132,7 @@ def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:
 
 
 def read_trials(folder: Path) -> list[dict[str, Any]]:
-    """Every ``trial.json`` of a study folder."""
+    """Return the content of every ``trial.json`` of a study folder."""
     return [json.loads(p.read_text()) for p in sorted(folder.glob("trials/*/trial.json"))]
 
 

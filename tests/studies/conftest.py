@@ -1,4 +1,4 @@
-"""A base that trains in milliseconds, one whole study that many tests look at, and one MLflow store a file."""
+"""A base that trains in milliseconds, a whole study shared by many tests, and MLflow stores."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from studies.process.options import default_uri
 
 @pytest.fixture(scope="session")
 def toy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Folder of a random two-layer Llama with the built-in base's tokenizer."""
+    """Return the folder of a random two-layer Llama with the built-in base's tokenizer."""
     folder = tmp_path_factory.mktemp("toy") / "toy-llama"
     tokenizer = load_tokenizer("tiny")
     with torch.random.fork_rng():
@@ -40,7 +40,7 @@ def toy_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
-    """One whole study, shared by all tests that only look at it."""
+    """Return a whole study, shared by all tests that only read it."""
     storage = tmp_path_factory.mktemp("finished") / "my runs"  # a folder with a space
     done = run_cli(
         "run",
@@ -56,7 +56,7 @@ def finished(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> Finish
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
-    """MLflow in a SQLite file, in a folder with a space and an accent."""
+    """Return MLflow in an SQLite file, in a folder with a space and an accent."""
     folder = tmp_path_factory.mktemp("ml flow é")
     opened = Mlflow(default_uri(folder), folder)
     yield opened
@@ -66,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_mlflow_of_the_users() -> Iterator[None]:
-    """Let no variable of the user's shell send the tests' studies to another MLflow."""
+    """Keep a variable of the user's shell from sending the tests' studies to another MLflow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield
@@ -74,20 +74,20 @@ def _no_mlflow_of_the_users() -> Iterator[None]:
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``prepare_environment`` sets them, but for a machine on which seconds count."""
+    """Set MLflow's limits as ``prepare_environment`` does, but shorter."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
 @pytest.fixture
 def said() -> list[str]:
-    """What a tracker has told the user."""
+    """Return the list of a tracker's messages to the user."""
     return []
 
 
 @pytest.fixture(scope="session")
 def optuna_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Optuna's empty tables: to make them takes longer than most tests."""
+    """Return Optuna's empty tables, because making them takes longer than most tests."""
     path = tmp_path_factory.mktemp("database") / "optuna.db"
     optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
     return path

@@ -1,4 +1,4 @@
-"""A study's stages in one process: a real store, MLflow and panel recorded, trials whose losses a test makes up."""
+"""A study's stages in one process: real store, recorded MLflow and panel, invented losses."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ MATCHED: dict[str, Any] = {
 
 
 class RecordingTracker:
-    """What MLflow was told, and what the store said at that moment."""
+    """A tracker that records its calls, and the content of the store at that moment."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -51,7 +51,7 @@ class RecordingTracker:
 
 
 class RecordingPanel:
-    """Counts how often it is drawn, and keeps what it says."""
+    """A panel that counts how often it is drawn, and keeps its lines."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -68,7 +68,7 @@ class RecordingPanel:
 
 
 class Folder:
-    """One study folder, opened again as by a new process."""
+    """A study folder that can be opened again as by a new process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,13 +1,10 @@
-"""Every design and every family of bases, for the tests that hold for all of them."""
+"""All designs and all families of bases, for tests of properties that all of them share."""
 
 from typing import Any
 
 FAMILIES = ["gpt2", "llama", "gpt_neox", "mistral", "qwen2", "qwen3"]
-ARCHITECTURES = [
-    "gpt2",
-    "llama",
-    "gpt_neox",
-]  # of these three module trees; the other families have llama's
+# One family for each of the three module trees; the other families have llama's.
+ARCHITECTURES = ["gpt2", "llama", "gpt_neox"]
 BARE: dict[str, Any] = {"landmarks": False, "position_bias": False}
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
 DESIGNS: dict[str, dict[str, Any]] = {

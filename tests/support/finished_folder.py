@@ -1,4 +1,4 @@
-"""The folder of a finished study, written by the store without training, for the commands that only read."""
+"""The folder of a finished study without training, for tests of commands that only read."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
     """Write a study of two arms, each with a complete trial, a failed one and two paired seeds.
 
     Args:
-        storage: folder.
-        name: of the study.
-        hostile: text in its subject, its notes, its provenance and the reason of its failed trials.
+        storage: storage folder.
+        name: name of the study.
+        hostile: text put into its subject, notes, provenance and the reason of its failed trials.
 
     Returns:
         The study's folder.

@@ -1,4 +1,4 @@
-"""Intervals of earlier versions, for comparison: they took all seeds and all blocks as independent."""
+"""Intervals of earlier versions for comparison, which took all seeds and blocks as independent."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,8 @@ class ArmScores:
     Attributes:
         arm: Name of the arm.
         seeds: The S training seeds, one a row of `block_nll`.
-        block_nll: [S, N] sums of the negative log-likelihood over the predicted tokens of each block.
+        block_nll: [S, N] sums of the negative log-likelihood over the predicted tokens of each
+            block.
         tokens_per_block: Predicted tokens in each block.
     """
 
@@ -48,11 +49,13 @@ class ArmScores:
             )
         if len(shape) != 2 or shape[0] != len(self.seeds) or shape[1] < 2:
             raise ValueError(
-                f"arm {self.arm!r}: `block_nll` must be [{len(self.seeds)} seeds, at least 2 blocks], got {list(shape)}"
+                f"arm {self.arm!r}: `block_nll` must be [{len(self.seeds)} seeds, "
+                f"at least 2 blocks], got {list(shape)}"
             )
         if self.tokens_per_block < 1:
             raise ValueError(
-                f"arm {self.arm!r}: `tokens_per_block` must be at least 1, got {self.tokens_per_block}"
+                f"arm {self.arm!r}: `tokens_per_block` must be at least 1, "
+                f"got {self.tokens_per_block}"
             )
         bad = [
             seed
@@ -66,17 +69,17 @@ class ArmScores:
 
     @property
     def nll_by_seed(self) -> Floats:
-        """[S] NLL per token: the sum over all blocks divided by the number of predicted tokens."""
+        """NLL per token [S]: the sum over all blocks divided by the number of predicted tokens."""
         return np.asarray(self.block_nll.mean(axis=1, dtype=np.float64) / self.tokens_per_block)
 
     @property
     def ppl_by_seed(self) -> Floats:
-        """[S] perplexity of each seed."""
+        """Perplexity of each seed [S]."""
         return np.exp(self.nll_by_seed)
 
     @property
     def ppl_mean(self) -> float:
-        """exp of the mean NLL over seeds."""
+        """Perplexity of the mean NLL over seeds."""
         return float(np.exp(self.nll_by_seed.mean()))
 
     @property
@@ -131,7 +134,8 @@ def compare(
         scores: One entry an arm.
         pairs: (arm, reference) names, in the order of the result.
         resamples: Draws behind each interval and p-value.
-        seed: Start of the random stream; each pair starts it anew, so the order of pairs does not matter.
+        seed: Start of the random stream; each pair starts it anew, so the order of pairs does not
+            matter.
 
     Example:
         >>> fixed = ArmScores("fixed", (0, 1), np.full((2, 3), 100.0), 50)
@@ -172,9 +176,10 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 def decide(low: float, high: float) -> str:
     """Place an interval of PPL change (%) on the published scale of improvements.
 
-    Improvement is -change: >= 2 % strong, 1-2 % moderate, 0.5-1 % minimal, below none. The interval decides, not the
-    point: one class where all of it lies in one, "worse" where all of it is a worsening, else the undecided range,
-    which begins with "worse" where it reaches a worsening of 0.5 %.
+    Improvement is -change: >= 2 % strong, 1-2 % moderate, 0.5-1 % minimal, below none. The interval
+    decides, not the point. The result is one class if the whole interval lies in it, and "worse" if
+    all of it is a worsening. Otherwise it is the undecided range, which begins with "worse" if it
+    reaches a worsening of 0.5 %.
 
     Returns:
         "strong", "moderate", "minimal", "none", "worse", or a range such as "none to moderate".
@@ -205,9 +210,15 @@ def verdict(comparisons: Sequence[Comparison], *, subject: str = "") -> str:
     limits = ", ".join(
         f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons
     )
-    several = " Each interval stands alone, but what is called better or worse is so after Holm's correction."
+    several = (
+        " Each interval stands alone, but what is called better or worse is so after "
+        "Holm's correction."
+    )
     holm = several if len(comparisons) > 1 else ""
-    smallest = f"The smallest effect this study could have seen (power 80 %, before Holm's correction) is {limits}."
+    smallest = (
+        "The smallest effect this study could have seen "
+        f"(power 80 %, before Holm's correction) is {limits}."
+    )
     return f"{opening}{findings}.{holm} {smallest}"
 
 
@@ -244,7 +255,8 @@ def _check_paired(arm: ArmScores, reference: ArmScores) -> None:
     ):
         if ours != theirs:
             raise ValueError(
-                f"arm {arm.arm!r} has {what} {ours}, but its reference {reference.arm!r} has {theirs}"
+                f"arm {arm.arm!r} has {what} {ours}, "
+                f"but its reference {reference.arm!r} has {theirs}"
             )
 
 
@@ -253,11 +265,12 @@ def _draw_deviations(
 ) -> tuple[Floats, Floats]:
     """Draw by how much the mean of paired differences [S, N] misses, from blocks and from seeds.
 
-    With d[s, n] = mu + seed_s + block_n + rest_sn: g x (blocks resampled) and t_{S-1} x sd(seed means)/sqrt(S). Seeds
-    are drawn from Student's t because few have few distinct resamples; t is exact for normal noise (the aim of the
-    expanded percentile interval: Hesterberg 2015, "What Teachers Should Know About the Bootstrap"). Seed means hold
-    rest_sn, so g^2 = 1 - MS(rest)/MS(blocks) takes it out of the block part; otherwise it counts twice. Blocks get
-    that paper's factor sqrt(N/(N-1)) t/z, and are taken as independent.
+    With d[s, n] = mu + seed_s + block_n + rest_sn: g x (blocks resampled) and t_{S-1} x sd(seed
+    means)/sqrt(S). Seeds are drawn from Student's t because few have few distinct resamples; t is
+    exact for normal noise (the aim of the expanded percentile interval: Hesterberg 2015, "What
+    Teachers Should Know About the Bootstrap"). Seed means hold rest_sn, so g^2 = 1 -
+    MS(rest)/MS(blocks) takes it out of the block part; otherwise it counts twice. Blocks get that
+    paper's factor sqrt(N/(N-1)) t/z, and are taken as independent.
     """
     count, blocks = difference.shape
     seed_means, block_means = difference.mean(axis=1), difference.mean(axis=0)
@@ -273,15 +286,17 @@ def _draw_deviations(
     )
     if count == 1:
         return block_part, np.zeros(resamples)
-    quantiles = (
-        np.arange(resamples) + 0.5
-    ) / resamples  # a grid in random order: steadier tails than plain draws
+    # A grid in random order has steadier tails than plain draws.
+    quantiles = (np.arange(resamples) + 0.5) / resamples
     student = rng.permutation(special.stdtrit(count - 1, quantiles))
     return block_part, student * seed_means.std(ddof=1) / np.sqrt(count)
 
 
 def _block_share(difference: Floats) -> float:
-    """g = sqrt(max(0, 1 - MS(rest)/MS(blocks))), mean squares of the two-way layout; 1 with one seed."""
+    """Return g = sqrt(max(0, 1 - MS(rest)/MS(blocks))), or 1 with one seed.
+
+    MS are the mean squares of the two-way layout.
+    """
     count, blocks = difference.shape
     block_means = difference.mean(axis=0)
     rest = difference - difference.mean(axis=1, keepdims=True) - block_means + difference.mean()
@@ -293,7 +308,10 @@ def _block_share(difference: Floats) -> float:
 
 
 def _resample_mean(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
-    """[resamples] means of `values` [N] drawn with replacement; sorted first, so that their order does not matter."""
+    """Return [resamples] means of `values` [N] drawn with replacement.
+
+    The values are sorted first, so that their order does not matter.
+    """
     values = np.sort(values)
     rows = max(1, _CHUNK // values.size)
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
@@ -303,15 +321,21 @@ def _resample_mean(values: Floats, resamples: int, rng: np.random.Generator) -> 
 
 
 def _two_sided_p(draws: Floats) -> float:
-    """2 min(share of draws <= 0, share >= 0), each count + 1 over draws + 1 (Davison and Hinkley 1997, 4.2.5)."""
+    """Return 2 min(share of draws <= 0, share >= 0), each as (count + 1) / (draws + 1).
+
+    Source: Davison and Hinkley (1997), "Bootstrap Methods and their Application", 4.2.5.
+    """
     fewer = min(np.count_nonzero(draws <= 0), np.count_nonzero(draws >= 0))
     return float(min(1.0, 2 * (fewer + 1) / (draws.size + 1)))
 
 
 def _smallest_visible(block_part: Floats, seed_part: Floats, count: int) -> float:
-    """Half the 95 % interval plus the 80 % quantile, in % (Bloom 1995, "Minimum Detectable Effects").
+    """Return half the 95 % interval plus the 80 % quantile, in %.
 
-    The sd of few seeds is on average too small, by c4 = E[chi_{S-1}]/sqrt(S-1): 0.89 for three; here it is put right.
+    Source: Bloom (1995), "Minimum Detectable Effects".
+
+    The sd of few seeds is on average too small, by c4 = E[chi_{S-1}]/sqrt(S-1): 0.89 for three;
+    here it is put right.
     """
     half = max(1, count - 1) / 2
     c4 = math.exp(math.lgamma(half + 0.5) - math.lgamma(half)) / math.sqrt(half)
@@ -319,9 +343,8 @@ def _smallest_visible(block_part: Floats, seed_part: Floats, count: int) -> floa
     low, below, above, high = np.quantile(
         deviation, [_TAILS[0], 1 - POWER, POWER, _TAILS[1]], method="hazen"
     )
-    return float(
-        -100 * np.expm1(-((high - low) / 2 + (above - below) / 2))
-    )  # as a fall of PPL, which 100 % bounds
+    # As a fall of PPL, which is at most 100 %.
+    return float(-100 * np.expm1(-((high - low) / 2 + (above - below) / 2)))
 
 
 def _percent(log_ratio: Floats) -> Floats:
@@ -329,7 +352,7 @@ def _percent(log_ratio: Floats) -> Floats:
 
 
 def _outcome(comparison: Comparison) -> str:
-    """Which of `_OUTCOMES` holds; better and worse need the interval and Holm's p to agree."""
+    """Return the member of `_OUTCOMES` that holds; "better" and "worse" also need Holm's p."""
     sure = comparison.p_holm < 1 - LEVEL
     if comparison.high < 0 and sure:
         return "better"
@@ -344,6 +367,6 @@ def _finding(c: Comparison) -> str:
         "-", "\N{MINUS SIGN}"
     )
     seeds = f"{c.seeds} paired seeds" if c.seeds > 1 else "one seed: seed noise not included"
-    # an interval within one class is left open by Holm's correction alone
+    # For an interval within one class, only Holm's correction leaves the outcome open.
     effect = "undecided" if _outcome(c) == "open" and " to " not in c.decision else c.decision
     return f"{text}, {numbers} (95 %, {seeds}, Holm p = {c.p_holm:.2g}, effect: {effect})"

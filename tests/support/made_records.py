@@ -1,4 +1,4 @@
-"""Records of a small study, made up in memory."""
+"""Invented records of a small study, in memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def report(step: int, ppl: float, **fields: Any) -> Report:
 def record(
     arm: str, number: int, ppl: Sequence[float], *, stage: Any = "search", **fields: Any
 ) -> Record:
-    """A trial with a report every 20 steps; complete if it reached the last."""
+    """Return a trial with a report every 20 steps, complete if it has reached the last step."""
     reports = [report(20 * (i + 1), x) for i, x in enumerate(ppl)]
     values = {
         "params": {"learning_rate": 0.0123, "num_buckets": 16},
@@ -74,14 +74,14 @@ def gated_run(
     gates: Mapping[tuple[int, int], float],
     boundaries: Sequence[float] = (),
 ) -> Record:
-    """A confirm run with its adapter in a study's folder.
+    """Return a confirm run, and save its adapter in a study's folder.
 
     Args:
-        folder: of the study.
-        base: that the adapter fits.
-        config: of the adapter.
-        gates: logits by bucket and landmark; the others are 0.
-        boundaries: in token positions, where they are learned.
+        folder: the study's folder.
+        base: the adapter's base.
+        config: the adapter's config.
+        gates: gate logits by bucket and landmark; all others are 0.
+        boundaries: boundaries in token positions, if they are learned.
     """
     adapter = Adapter(base, config, seed=0)
     assert isinstance(adapter.landmark, PositionLandmark)

@@ -1,4 +1,4 @@
-"""Records to tell MLflow of, and what it then holds."""
+"""Records to log to MLflow, and checks of its content afterwards."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "fai
 
 @dataclass(frozen=True)
 class Mlflow:
-    """One store for all tests of a file; each study has a parent run of its own."""
+    """One MLflow store for all tests of a file; each study has its own parent run."""
 
     uri: str
     storage: Path = Path()
@@ -55,11 +55,11 @@ class Mlflow:
         return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
 
     def check_whole(self, study: StudyRuns | Tracker, records: Sequence[Record]) -> None:
-        """Each record is one run, with all its reports once and in order, and its true end."""
-        found = self.children(study)
-        assert sorted(found) == sorted(r.name for r in records)
+        """Check that each record is one run with its true end and each report once, in order."""
+        runs = self.children(study)
+        assert sorted(runs) == sorted(r.name for r in records)
         for record in records:
-            run = found[record.name]
+            run = runs[record.name]
             assert run.info.status == STATUS.get(record.state, "RUNNING")
             for metric in ("train/nll", "eval/nll"):
                 assert self.series(run, metric) == [

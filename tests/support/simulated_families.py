@@ -1,4 +1,4 @@
-"""Simulated studies of three arms, looked at repeatedly, and of arms measured over a profile of learning rates."""
+"""Simulated studies of three arms with repeated looks, and of arms over a learning rate profile."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ BLOCKS = 100
 
 
 def arm_losses(rng: np.random.Generator, shape: tuple[int, int], search: float) -> Floats:
-    """Return one arm's [R, S, N] losses, so that the differences of two arms have seed noise of `UNIT`."""
+    """Return one arm's [R, S, N] losses; differences of two arms have seed noise of `UNIT`."""
     by_search = search * rng.normal(size=(shape[0], 1, 1))
     by_seed = rng.normal(size=(*shape, 1))
     shared = 5 * rng.normal(size=BLOCKS)
@@ -63,11 +63,13 @@ def profile_study(
 ) -> tuple[Comparison, bool]:
     """Compare two arms of equal loss at their own best rates, which differ by `shift` in the log.
 
-    Each search has its own centre of the profile (missing the best rate by 0.2 in the log), and each arm its own best
-    rate in it (by 0.1). With `skew`, the curves have a cubic part: too high a rate costs more than too low a one.
+    Each search has its own centre of the profile (missing the best rate by 0.2 in the log), and
+    each arm its own best rate in it (by 0.1). With `skew`, the curves have a cubic part: too high a
+    rate costs more than too low a one.
 
     Returns:
-        The own-best comparison, whose truth is 0, and whether the answer is said to depend on the learning rate.
+        The own-best comparison, whose truth is 0, and whether the answer is said to depend on the
+        learning rate.
     """
     rates = [np.array([-STEP, 0.0, STEP]) + 0.2 * rng.normal() for _ in range(searches)]
     arms = [_arm_profile(rng, rates, best, skew) for best in (shift / 2, -shift / 2)]

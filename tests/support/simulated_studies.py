@@ -1,4 +1,4 @@
-"""Simulated studies whose true difference is known, to see whether intervals keep their promises."""
+"""Simulated studies with a known true difference, to measure the coverage of intervals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,29 +10,33 @@ from studies.statistics.differences import Differences, Floats, Ints
 from studies.statistics.intervals import Interval, interval
 from studies.statistics.power import smallest_visible
 
-UNIT = 5e-4  # loss per token: a change of 0.05 % in perplexity, the seed noise measured on a real model
+# Loss per token: a change of 0.05 % in perplexity, the seed noise measured on a real model.
+UNIT = 5e-4
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a simulated study looks like; every standard deviation is in units of the seeds' noise.
+    """A kind of simulated study; every standard deviation is in units of the seeds' noise.
 
     Attributes:
         name: Row of the table.
-        coverage: Range in % in which coverage of the 95 % interval is to lie.
-        power: Range in % in which power at the stated smallest visible effect is to lie.
+        coverage: Range in % that must contain the coverage of the 95 % interval.
+        power: Range in % that must contain the power at the stated smallest visible effect.
         searches: R.
         seeds: S.
         blocks: N.
         search: Standard deviation between searches.
         seed: Standard deviation between paired seeds.
-        block: What blocks shared by all runs add to the standard deviation of the mean, if they were independent.
+        block: What blocks shared by all runs add to the standard deviation of the mean, if they
+            were independent.
         rest: What one run's own noise over blocks adds to the standard deviation of its mean.
         rho: Autocorrelation from block to block, of both kinds of block noise.
         document: Mean number of blocks of a document; 0 for a text without documents.
-        noise: Distribution of seed noise: "normal", "heavy" (Student's t with 3 degrees of freedom), "outliers" (one
-            run in eight of either arm ends 2 % worse) or "one-sided" (of the arm in question only).
-        matched: If not, search noise is the difference of two squared normals (each arm misses its best rate).
+        noise: Distribution of seed noise: "normal", "heavy" (Student's t with 3 degrees of
+            freedom), "outliers" (one run in eight of either arm ends 2 % worse) or "one-sided" (of
+            the arm in question only).
+        matched: If not, search noise is the difference of two squared normals (each arm misses its
+            best rate).
     """
 
     name: str
@@ -54,8 +58,8 @@ class Scenario:
 def simulate(s: Scenario, rng: np.random.Generator) -> tuple[Differences, float]:
     """Return a study without a true difference, and the value its interval should cover.
 
-    The value is 0 for the method; a study with one search speaks of its configurations, and one with one seed of its
-    run, so what they happened to draw is part of their truth.
+    The value is 0 for the method; a study with one search speaks of its configurations, and one
+    with one seed of its run, so what they happened to draw is part of their truth.
     """
     documents = _documents(s, rng) if s.document else None
     search = _search_noise(s, rng)
@@ -82,7 +86,7 @@ class Calibration:
 
 
 def calibrate(s: Scenario, studies: int, seed: int = 0) -> Calibration:
-    """Measure coverage of the 95 % interval and power at the smallest visible effect that the studies state."""
+    """Measure coverage of the 95 % interval, and power at the smallest visible effect reported."""
     rng = np.random.default_rng(seed)
     drawn = [simulate(s, rng) for _ in range(studies)]
     intervals = [interval(d) for d, _ in drawn]
@@ -142,7 +146,7 @@ def _documents(s: Scenario, rng: np.random.Generator) -> Ints:
 def _block_noise(
     s: Scenario, rng: np.random.Generator, shape: tuple[int, ...], documents: Ints | None
 ) -> Floats:
-    """Return [..., N] noise of variance 1/N, half of it shared within documents if there are any."""
+    """Return noise [..., N] of variance 1/N, half of it shared within documents, if any."""
     if documents is not None:
         shared = rng.normal(size=(*shape[:-1], s.blocks))[..., documents]
         return np.asarray((shared + rng.normal(size=shape)) / np.sqrt(2 * s.blocks))

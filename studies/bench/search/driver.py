@@ -1,4 +1,4 @@
-"""What both drivers of a timed search do around it: read the task, work in a folder of their own, write the result."""
+"""The frame of both drivers of a timed search: read a task, make a workspace, write the result."""
 
 import gc
 import json
@@ -13,7 +13,7 @@ from studies.process.signals import interrupt, on_end
 
 
 def serve(search: Callable[[dict[str, Any], Path], list[float]]) -> None:
-    """Run ``search`` on the task whose file is the first argument of this process."""
+    """Run ``search`` on the task in the file named by this process's first argument."""
     on_end(interrupt)
     prepare_environment()
     place = short_folder()
@@ -23,4 +23,4 @@ def serve(search: Callable[[dict[str, Any], Path], list[float]]) -> None:
         Path(task["result"]).write_text(json.dumps(search(task, place)))
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    gc.freeze()  # as `hylorada` does at its end
+    gc.freeze()  # as at the end of `hylorada`

@@ -1,4 +1,4 @@
-"""The same search on our host: the search stage of a study as ``hylorada run`` does it. Run as a module."""
+"""A timed search on our host: the search stage of ``hylorada run``. Runs as a script."""
 
 import sys
 from contextlib import closing
@@ -15,7 +15,7 @@ from studies.spec.study import Study
 
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
-    """The validation loss of every trial that ended well; everything is kept as in any study, MLflow included."""
+    """Return the validation loss of every complete trial; all is recorded as in any study."""
     study = Study.from_dict(_study(task))
     options = Options(storage=workspace / "storage")
     with closing(Devices(study, options, workspace)) as devices:
@@ -28,7 +28,6 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
 
     from hylorada import Blocks
     from studies.reporting.live_panel import Panel
-    from studies.runner.inputs import Material
     from studies.search.campaign import Search
     from studies.search.ledger import Ledger
     from studies.tracking.tracker import Tracker
@@ -41,21 +40,21 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
         split: Blocks(i, sizes[split], dropped_tokens=0, fingerprint=split)
         for split, i in ids.items()
     }
-    devices.material = Material(blocks, {})
     store = Store(options.study_folder(study.name), study)
-    devices.wait()  # its host loads the base while MLflow makes its tables
+    # From here on a host loads the base, while MLflow creates its tables.
+    cluster = devices.cluster(blocks)
     key, say = store.id, partial(print, file=sys.stderr)
     tracker = Tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
-        devices.cluster.run(Search(Ledger(store, tracker, panel)))
+        cluster.run(Search(Ledger(store, tracker, panel)))
         tracker.finish(list(store.records.values()), {}, {})
     store.close()
     return [r.nll for r in store.records.values() if r.state == "complete" and r.nll is not None]
 
 
 def _study(task: dict[str, Any]) -> dict[str, Any]:
-    """One arm of LoRA alone, no trial stopped early, evaluated once at its end."""
+    """Return a study of one arm of LoRA alone without early stopping, evaluated once at the end."""
     setting, steps = task["setting"], task["steps"]
     adapter = {"r": setting["r"], "lora_alpha": 16.0, "position_bias": False, "landmarks": False}
     return {

@@ -1,6 +1,7 @@
-"""The search as Ray Tune's users write it: every trial is a process that loads its own base. Run as a script.
+"""A timed search as Ray Tune's users write it: each trial is a process that loads its own base.
 
-It imports no torch itself, so that the driver starts as fast as it can; the file of its argument holds what to do.
+This module runs as a script. It imports no torch itself, so that the driver starts as fast as it
+can; its argument names the file of the task.
 """
 
 from pathlib import Path
@@ -10,7 +11,7 @@ from studies.bench.search.driver import serve
 
 
 def train(config: dict[str, Any]) -> dict[str, float]:
-    """One trial: import, load, train, evaluate once."""
+    """Run one trial: import, load, train, evaluate once."""
     import numpy as np
     import torch
 
@@ -28,7 +29,7 @@ def train(config: dict[str, Any]) -> dict[str, float]:
 
 
 def search(task: dict[str, Any], workspace: Path) -> list[float]:
-    """The validation loss of every trial that ended well."""
+    """Return the validation loss of every complete trial."""
     from studies.engine.ray_start import start_ray, stop_ray
 
     start_ray(None, workspace)
@@ -46,11 +47,11 @@ def _tune(task: dict[str, Any], workspace: Path) -> list[float]:
     from studies.engine.cluster import share
 
     cpus, gpus = ray.cluster_resources()["CPU"], int(task["setting"]["device"] == "cuda")
-    asked = {"cpu": share(cpus, task["processes"]), "gpu": share(gpus, task["processes"])}
+    resources = {"cpu": share(cpus, task["processes"]), "gpu": share(gpus, task["processes"])}
     fixed = {k: task[k] for k in ("setting", "blocks", "steps")}
     threads = max(1, available_cores() // task["processes"])
     tuner = tune.Tuner(
-        tune.with_resources(train, asked),
+        tune.with_resources(train, resources),
         param_space={**fixed, "threads": threads, "learning_rate": tune.loguniform(5e-4, 2e-2)},
         tune_config=tune.TuneConfig(num_samples=task["trials"], reuse_actors=False),
         run_config=tune.RunConfig(storage_path=str(workspace / "t"), verbose=0),

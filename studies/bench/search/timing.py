@@ -1,4 +1,4 @@
-"""Whole searches from the start of their first process to the end of their last: a process a trial, and our host."""
+"""Times of whole searches, from process start to process end: a process a trial, and our host."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from hylorada import Blocks
 from studies.bench.options import Plan
 
 _HERE = Path(__file__).resolve().parent
-_END_S = 20  # Ray takes two
-_DRIVERS = {  # by name: what Python is given
+_END_S = 20  # for a driver to end; Ray takes two
+_DRIVERS = {  # by name: arguments of Python
     "processes": [str(_HERE / "process_a_trial.py")],
     "host": ["-m", "studies.bench.search.packed"],
 }
@@ -28,8 +28,11 @@ _DRIVERS = {  # by name: what Python is given
 def time_searches(
     plan: Plan, blocks: Mapping[str, Blocks], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Seconds and trials per hour of both; each is one run of a driver of its own on the same tokenised text."""
-    found: dict[str, Any] = {
+    """Return the seconds and trials per hour of both searches.
+
+    Each search is one run of its own driver, on the same tokenised text.
+    """
+    times: dict[str, Any] = {
         "trials": plan.trials,
         "steps": plan.search_steps,
         "processes_at_once": plan.processes,
@@ -40,9 +43,9 @@ def time_searches(
         for name in _DRIVERS:
             say(f"search of {plan.trials} trials x {plan.search_steps} steps: {name}")
             seconds = _time(name, _task(plan, path, Path(folder) / f"{name}.json"), Path(folder))
-            found[name] = {"seconds": seconds, "trials_per_hour": 3600 * plan.trials / seconds}
-    found["ratio"] = found["processes"]["seconds"] / found["host"]["seconds"]
-    return found
+            times[name] = {"seconds": seconds, "trials_per_hour": 3600 * plan.trials / seconds}
+    times["ratio"] = times["processes"]["seconds"] / times["host"]["seconds"]
+    return times
 
 
 def _task(plan: Plan, blocks: Path, result: Path) -> dict[str, Any]:
@@ -57,15 +60,15 @@ def _task(plan: Plan, blocks: Path, result: Path) -> dict[str, Any]:
 
 
 def _time(name: str, task: dict[str, Any], folder: Path) -> float:
-    given = folder / f"{name}-task.json"
-    given.write_text(json.dumps(task))
-    root = str(_HERE.parents[2])  # a script by path finds no package in the current folder
+    task_file = folder / f"{name}-task.json"
+    task_file.write_text(json.dumps(task))
+    root = str(_HERE.parents[2])  # a script run by path doesn't see packages of the current folder
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
     }
     began = time.perf_counter()
-    code, errors = _run([sys.executable, *_DRIVERS[name], str(given)], environment)
+    code, errors = _run([sys.executable, *_DRIVERS[name], str(task_file)], environment)
     seconds = time.perf_counter() - began
     ended = json.loads(Path(task["result"]).read_text()) if Path(task["result"]).exists() else []
     if code or len(ended) != task["trials"]:
@@ -77,7 +80,7 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """The exit code of a driver and what it wrote on stderr; broken off, it is asked to end its own processes."""
+    """Return a driver's exit code and stderr; on an interruption, let it end its own processes."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

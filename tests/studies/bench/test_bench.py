@@ -1,4 +1,4 @@
-"""The benchmark: its rows on a toy base, the figures that follow from them, and bad options. No timing is asserted."""
+"""The benchmark: rows on a toy base, their figures, and bad options. No timing is asserted."""
 
 import io
 import json
@@ -50,7 +50,7 @@ pytestmark = [
 def measured(
     toy_model: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
-    """All rows that need no Ray, as JSON, and the file of the profile."""
+    """Return all rows that need no Ray, as JSON, and the file of the profile."""
     folder = tmp_path_factory.mktemp("bench")
     done = run_cli(
         "bench",
@@ -69,7 +69,7 @@ def measured(
 def refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """Runs a command that can't run; what it says."""
+    """Return a function that runs a refused command and returns its messages."""
     monkeypatch.chdir(tmp_path)
     for module in ("base_models.finding", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
@@ -86,10 +86,10 @@ def refused(
 
 
 def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Path]) -> None:
-    found = [
+    cells = [
         (r["name"], r["trials"], r["trial_steps"], len(r["seconds"])) for r in measured[0]["rows"]
     ]
-    assert found == [
+    assert cells == [
         ("plain loop", 1, 2, 1),
         ("pack of 1", 1, 2, 1),
         ("pack of 3", 3, 6, 1),
@@ -98,10 +98,10 @@ def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Pat
 
 
 def test_a_packed_trial_loses_what_it_loses_alone(measured: tuple[dict[str, Any], Path]) -> None:
-    found = {r["name"]: r["loss_difference"] for r in measured[0]["rows"]}
-    assert found["pack of 1"] == pytest.approx(0, abs=1e-5)
-    assert found["pack of 3"] == pytest.approx(0, abs=1e-5)
-    assert found["plain loop"] is None
+    differences = {r["name"]: r["loss_difference"] for r in measured[0]["rows"]}
+    assert differences["pack of 1"] == pytest.approx(0, abs=1e-5)
+    assert differences["pack of 3"] == pytest.approx(0, abs=1e-5)
+    assert differences["plain loop"] is None
 
 
 def test_figures_follow_from_the_raw_numbers(measured: tuple[dict[str, Any], Path]) -> None:
@@ -149,7 +149,7 @@ def test_every_landmark_design_is_compared() -> None:
 
 @pytest.fixture
 def designs() -> Bench:
-    """Three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
+    """Return three repeats of LoRA and DoRA in packs of 2, and a pack of another size."""
     rows = [
         Row(
             name=f"pack of {k}",
@@ -185,8 +185,8 @@ def test_step_times_pair_up_by_repeat(designs: Bench) -> None:
     assert designs.design_rows == [lora, dora]
     assert designs.step_time_ratios(lora) == [1, 1, 1]
     assert designs.step_time_ratios(dora) == [2, 1, 2.5]
-    found = designs.figures(dora)
-    assert (found["step_time_ratio"], found["added_parameters"]) == (2, 1300)
+    figures = designs.figures(dora)
+    assert (figures["step_time_ratio"], figures["added_parameters"]) == (2, 1300)
 
 
 def test_designs_stand_in_a_table_of_their_own(designs: Bench) -> None:
@@ -221,8 +221,8 @@ def test_result_says_where_it_comes_from(measured: tuple[dict[str, Any], Path]) 
 
 @pytest.mark.slow
 def test_processes_stand_beside_packs(toy_model: str) -> None:
-    asked = ("--rows=plain,processes,packs", "--packs=2", "--processes=2")
-    done = run_cli("bench", f"--model={toy_model}", *_TINY, *asked, "--json")
+    options = ("--rows=plain,processes,packs", "--packs=2", "--processes=2")
+    done = run_cli("bench", f"--model={toy_model}", *_TINY, *options, "--json")
     assert done.code == 0, done.err
     rows = {r["name"]: r for r in json.loads(done.out)["rows"]}
     assert (rows["2 processes"]["trials"], rows["2 processes"]["trial_steps"]) == (2, 4)
@@ -236,8 +236,8 @@ def test_processes_stand_beside_packs(toy_model: str) -> None:
 @pytest.mark.slow
 def test_report_and_search_are_timed_whole(toy_model: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    asked = ("--rows=report", "--search", "--trials=2", "--search-steps=2", f"--json={path}")
-    done = run_cli("bench", f"--model={toy_model}", *_TINY, *asked, timeout=550)
+    options = ("--rows=report", "--search", "--trials=2", "--search-steps=2", f"--json={path}")
+    done = run_cli("bench", f"--model={toy_model}", *_TINY, *options, timeout=550)
     assert done.code == 0, done.err
     bench = json.loads(path.read_text())
     report, search = bench["report"], bench["search"]

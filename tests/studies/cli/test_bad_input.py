@@ -157,7 +157,7 @@ def test_run_refuses_paths_that_no_system_takes(refused: Refused) -> None:
     assert long.endswith("can't be written: File name too long")
     (odd,) = refused("--storage=\udcff")  # how Python sees a byte that is no UTF-8
     assert odd.startswith("storage '")
-    assert odd.endswith(r"\udcff' can't be written: its name is no UTF-8")
+    assert odd.endswith(r"\udcff' can't be written: its name is not UTF-8")
     (host,) = refused("--address=a..b:1")
     assert host.startswith("address 'a..b:1' can't be reached: ")
 

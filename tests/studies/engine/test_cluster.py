@@ -1,4 +1,4 @@
-"""Studies on real Ray nodes: what is refused before anything is trained, and nodes that come and go."""
+"""Studies on real Ray nodes: refusals before anything is trained, and nodes that come and go."""
 
 import json
 import os
@@ -16,20 +16,22 @@ from study_runs import SMALL, Command, Done, read_trials, run_cli, wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 
-# proposals drawn at random, no ASHA and no company in a pack: what depends on the order of reports is left out
+# Nothing depends on the order of reports: proposals are drawn at random, without ASHA, and each
+# pack has one trial.
 WIDE = (*SMALL, "--trials=3", "--seats=1", "--set=grace_steps=0")
 _ASK = """
 import sys, pathlib, ray
 from studies.engine.nodes import Gate, training_nodes
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 storage = pathlib.Path(sys.argv[2])
-print("\\n".join(Gate(storage, storage / "studies" / "new", sys.argv[3:], patience=1).admit(training_nodes())))
+gate = Gate(storage, storage / "studies" / "new", sys.argv[3:], patience=1)
+print("\\n".join(gate.admit(training_nodes())))
 """
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """A cluster whose head offers nothing to train on."""
+    """Start a cluster whose head has no resources for trials."""
     with Nodes(cpus=0) as cluster:
         yield cluster
 
@@ -41,7 +43,7 @@ def run_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Do
 
 
 def old_torch(place: Path) -> Path:
-    """A folder of packages in which torch says that it is 1.0."""
+    """Return a folder of packages in which torch has version 1.0."""
     folder = place / "packages" / "torch-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
@@ -49,7 +51,7 @@ def old_torch(place: Path) -> Path:
 
 
 def reports(place: Path) -> bool:
-    """Whether a study below has come to its first report."""
+    """Return whether a study in this folder has its first report."""
     return any(place.glob("**/studies/wide/trials/*/reports.jsonl"))
 
 
@@ -65,8 +67,8 @@ def test_cluster_without_cpus_or_gpus_is_refused(
         *SMALL,
     )
     assert done.code == 2
-    asked = "each trial asks a share of a CPU or of a GPU; largest node has 0 CPU and 0 GPU; --wait SECONDS"
-    assert done.err.startswith(f"hylorada: {asked}")
+    needs = "each trial needs a share of a CPU or of a GPU; largest node has 0 CPU and 0 GPU"
+    assert done.err.startswith(f"hylorada: {needs}; --wait SECONDS")
     assert not (tmp_path / "runs").exists()
 
 
@@ -81,11 +83,12 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
         expected = [
             f"'{model}' is not visible from node 127.0.0.5 (blind)",
             *expected,
-            f"storage '{storage}' is not visible from node 127.0.0.5 (blind); put --storage on a file system that all",
+            f"storage '{storage}' is not visible from node 127.0.0.5 (blind); "
+            "put --storage on a file system that all",
         ]
-    asked = [sys.executable, "-c", _ASK, nodes.address, str(storage), str(model)]
+    command = [sys.executable, "-c", _ASK, nodes.address, str(storage), str(model)]
     done = subprocess.run(
-        asked, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True
+        command, env=nodes.environment, capture_output=True, text=True, timeout=90, check=True
     )
     problems = done.stdout.splitlines()
     assert [p.startswith(e) for p, e in zip(problems, expected, strict=True)] == [True] * len(
@@ -97,7 +100,7 @@ def test_nodes_that_do_not_fit_are_named(nodes: Nodes, tmp_path: Path) -> None:
 
 
 def cached(model: str, place: Path, commit: str) -> Path:
-    """A Hugging Face cache that holds a base as ``me/toy``."""
+    """Make a Hugging Face cache that holds a base as ``me/toy``."""
     repository = place / "hub" / "models--me--toy"
     shutil.copytree(model, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
@@ -108,7 +111,7 @@ def cached(model: str, place: Path, commit: str) -> Path:
 def test_node_that_lacks_the_base_is_named(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or that has another commit of it; the base is in the driver's cache, and there is no network."""
+    """So is one with another commit; the base is in the driver's cache, and there is no network."""
     ours = cached(toy_model, tmp_path / "ours", "a" * 40)
     other = cached(toy_model, tmp_path / "other", "b" * 40)
     hubs = {"has": ours, "lacks": tmp_path / "empty", "differs": other}
@@ -125,7 +128,9 @@ def test_node_that_lacks_the_base_is_named(
     assert (
         "(lacks): model 'me/toy': no folder, no cached copy, no way to the hub" in lacks + differs
     )
-    version = f"(differs) has another version of model 'me/toy': {'b' * 40}, this one {'a' * 40}"
+    version = (
+        f"(differs) has another version of model 'me/toy': {'b' * 40}, this one has {'a' * 40}"
+    )
     assert version in lacks + differs
     assert not (tmp_path / "runs").exists()
 
@@ -133,7 +138,7 @@ def test_node_that_lacks_the_base_is_named(
 def test_nodes_join_and_die_in_mid_study(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends, bit for bit, as an unbroken study on one machine does."""
+    """It ends bit for bit as an uninterrupted study on one machine does."""
     place = [f"--model={os.path.relpath(toy_model)}", "--name=wide"]  # nodes are in other folders
     alone = run_cli("run", "learnable_bucketing", *place, f"--storage={tmp_path / 'alone'}", *WIDE)
     assert alone.code == 0, alone.err
@@ -164,7 +169,7 @@ def test_nodes_join_and_die_in_mid_study(
 def test_node_that_joins_with_other_packages_stops_the_study(
     nodes: Nodes, toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name, and the same command goes on without it."""
+    """The message names the node, and the same command resumes without it."""
     for name, value in nodes.environment.items():
         monkeypatch.setenv(name, value)
     stays = nodes.add("stays")

@@ -1,4 +1,4 @@
-"""The files in studies/clusters, checked as far as that goes without a cloud."""
+"""The files in studies/clusters, checked as far as possible without a cloud."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ from studies.cli.arguments import parse
 FOLDER = Path(studies.__file__).parent / "clusters"
 FILES = {"aws.yaml": 2, "kuberay.yaml": 1, "slurm.sh": 1}  # with the `hylorada` commands in each
 
-# from KubeRay's reference of ray.io/v1, release 1.6
+# From KubeRay's reference of ray.io/v1, release 1.6.
 RAY_JOB = {
     *(
         "entrypoint",
@@ -60,9 +60,9 @@ def read(name: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of each ``hylorada`` command line, comments included, with every variable filled in."""
-    found = re.findall(r"hylorada ((?:run|status) .*?)(?:'|&|$)", text, re.MULTILINE)
-    return [shlex.split(re.sub(r'\s"\$@"', "", line).replace("$ip:$port", "h:1")) for line in found]
+    """Return the arguments of each ``hylorada`` command, comments included, with its variables."""
+    lines = re.findall(r"hylorada ((?:run|status) .*?)(?:'|&|$)", text, re.MULTILINE)
+    return [shlex.split(re.sub(r'\s"\$@"', "", line).replace("$ip:$port", "h:1")) for line in lines]
 
 
 def test_every_file_is_known() -> None:

@@ -1,4 +1,4 @@
-"""How trials come to their seats on a host whose passes are let through one by one."""
+"""How trials get their seats on a host whose passes are released one by one."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from studies.trials.messages import Job, Report
 
 
 class Gated:
-    """An engine each of whose passes waits to be let through; every trial reports at its third step."""
+    """An engine whose passes wait to be released; every trial reports at its third step."""
 
     def __init__(self, blocks: object) -> None:
         self.steps: dict[str, int] = {}
@@ -63,7 +63,7 @@ async def _wait(semaphore: threading.Semaphore) -> None:
 
 
 async def _first_pass(host: host_module.Host) -> tuple[Any, asyncio.Task[Report]]:
-    """The engine in its first pass, of the trial ``a``; and what the trial waits for."""
+    """Return the engine in its first pass, of trial ``a``, and the task of that trial."""
     engine: Any = host._engine
     await host.attach(_job("a"), "1", 0)
     first = asyncio.create_task(host.advance("a", "1"))
@@ -92,14 +92,13 @@ def test_seat_is_built_beside_a_pass_and_taken_at_its_end(host: host_module.Host
 
 
 def test_second_process_of_a_trial_takes_its_seat_over(host: host_module.Host) -> None:
-    """The first leaves before the second reads the checkpoint, so that nothing is written to it any more."""
+    """The first leaves before the second reads the checkpoint, so that it no longer changes."""
 
     async def run() -> None:
         engine, first = await _first_pass(host)
         second = asyncio.create_task(host.attach(_job("a"), "2", 0))
-        assert not await asyncio.to_thread(
-            engine.built.wait, 0.3
-        )  # not while the first may still report
+        # Not while the first process may still report.
+        assert not await asyncio.to_thread(engine.built.wait, 0.3)
         engine.through.release()
         with pytest.raises(Superseded):
             await first

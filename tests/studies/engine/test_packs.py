@@ -1,4 +1,4 @@
-"""The engine goes on from a trial's own checkpoint and from no other."""
+"""The engine resumes from a trial's own checkpoint and from no other."""
 
 import shutil
 from dataclasses import replace
@@ -43,7 +43,7 @@ def make_job(folder: Path, **changes: Any) -> Job:
 
 @pytest.fixture
 def trained(engine: Engine, tmp_path: Path) -> Job:
-    """A trial that has reported at step 2; its checkpoint lies in its folder."""
+    """Train a trial until its report at step 2, which leaves a checkpoint in its folder."""
     job = make_job(tmp_path / "fixed-0000")
     engine.attach(engine.build(job))
     for _ in range(2):
@@ -71,7 +71,9 @@ def test_checkpoint_of_another_trial_is_not_continued(
     shutil.copytree(trained.folder, job.folder)
     occupant, fresh = engine.build(job), engine.build(replace(job, folder=str(tmp_path / "empty")))
     assert (occupant.seat.step, occupant.last, occupant.seconds) == (0, None, 0.0)
-    found, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
+    actual, expected = (o.seat.adapter.state_dict() for o in (occupant, fresh))
     assert all(
-        bool((found[name] == expected[name]).all()) for name in expected if not name.startswith("_")
+        bool((actual[name] == expected[name]).all())
+        for name in expected
+        if not name.startswith("_")
     )

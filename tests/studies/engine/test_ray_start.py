@@ -1,4 +1,4 @@
-"""Ray around a study: private, closed to others, told in our words when it dies; the calling program's own is left."""
+"""Ray around a study: private, closed to others, and its death reported in our words."""
 
 import os
 import signal
@@ -28,10 +28,12 @@ def start():
 if sys.argv[1] == "own":
     start()
 before = dict(os.environ)
-values = {**learnable_bucketing.STUDY, "model": sys.argv[2], "block_size": 32, "trials": 1, "seeds": 1}
+values = {**learnable_bucketing.STUDY, "model": sys.argv[2], "block_size": 32}
+values |= {"trials": 1, "seeds": 1}
 values |= {"eval_every": 2, "grace_steps": 2, "eval_blocks": 8, "test_blocks": 40}
 values["defaults"] = {**values["defaults"], "max_steps": 4}
-results = run_study(Study.from_dict(values), Options(storage=Path(sys.argv[3])), Console(stderr=True))
+options = Options(storage=Path(sys.argv[3]))
+results = run_study(Study.from_dict(values), options, Console(stderr=True))
 import ray
 print(len(results.arms), dict(os.environ) == before, ray.is_initialized())
 if not ray.is_initialized():
@@ -41,7 +43,7 @@ print(ray.get(ray.remote(lambda: 5).remote()))
 
 
 def start(model: str, storage: Path, *options: str) -> Command:
-    """A study that has come to its first report."""
+    """Start a study, and wait until its first report."""
     process = Command(
         "run", "learnable_bucketing", f"--model={model}", f"--storage={storage}", *SMALL, *options
     )
@@ -50,12 +52,12 @@ def start(model: str, storage: Path, *options: str) -> Command:
 
 
 def ray_process(process: Command, name: str) -> int:
-    found = [
+    pids = [
         p
         for p in process.pids()
         if Path(f"/proc/{p}/cmdline").read_text().split("\0")[0].endswith(f"/{name}")
     ]
-    (pid,) = found
+    (pid,) = pids
     return pid
 
 
@@ -82,7 +84,7 @@ def test_call_that_waits_for_the_dead_head_is_ended_by_name() -> None:
     assert (done.returncode, done.stdout) == (3, "")
     *_, died, go_on = done.stderr.splitlines()
     assert died == "hylorada: Ray's own process 'gcs_server' has died (SIGKILL)"
-    assert go_on.startswith("the study stopped; state saved. To go on: ")
+    assert go_on.startswith("the study stopped; state saved. Resume with: ")
 
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
@@ -95,7 +97,7 @@ def test_death_of_ray_itself_stops_the_study_by_name(
     assert (process.returncode, out) == (3, "")
     assert err.splitlines()[-2] == f"hylorada: Ray's own process '{name}' has died (SIGKILL)"
     assert err.splitlines()[-1].startswith(
-        "the study stopped; state saved. To go on: hylorada run "
+        "the study stopped; state saved. Resume with: hylorada run "
     )
     wait_until(lambda: not process.pids(), 30)
 
@@ -123,7 +125,7 @@ def test_calling_program_keeps_its_ray_and_its_environment(
 
 
 def test_private_ray_is_refused_to_a_program_that_has_imported_ray(tmp_path: Path) -> None:
-    """Ray has then read its settings, and would listen on every interface without a token."""
+    """Ray has read its settings by then, and would listen on every interface without a token."""
     program = f"import ray\n{_PROGRAM}"
     command = [sys.executable, "-c", program, "private", "tiny", str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -133,7 +135,7 @@ def test_private_ray_is_refused_to_a_program_that_has_imported_ray(tmp_path: Pat
 
 
 def test_uv_run_packs_nothing(toy_model: str, tmp_path: Path) -> None:
-    """Ray takes a program for one under ``uv run`` by the command line of its parents."""
+    """Ray recognises a program under ``uv run`` by the command lines of its parents."""
     with (tmp_path / "big").open("wb") as file:
         file.truncate(600 * 2**20)  # Ray's limit is 512 MiB
     study = [

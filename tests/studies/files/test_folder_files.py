@@ -1,4 +1,4 @@
-"""A full disk, a share that hiccups, a locked database: named, waited for, and the last good state intact."""
+"""A full disk, a hiccup of a file share, a locked database: messages, waits, and intact files."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ KIB = 1024
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 256 KiB."""
+    """Return a folder with its own file system of 256 KiB."""
     with small_disk(tmp_path / "disk", "256k") as allowed:
         if not allowed:
             pytest.skip("no right to mount a small disk")
@@ -36,7 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(disk: Path, *, leave: int) -> Path:
-    """Fill the disk up to some bytes; the file that does it."""
+    """Fill the disk up to some bytes, and return the file."""
     filler = disk / "filler"
     filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - leave)))
     return filler
@@ -89,7 +89,7 @@ def test_fault_of_the_program_is_not_taken_for_the_disks(tmp_path: Path) -> None
 
 
 def test_what_crossed_ray_keeps_its_own_words() -> None:
-    """Its text there is a coloured traceback."""
+    """Ray's own text of it is a coloured traceback."""
     fault = RayTaskError(
         "f", "a traceback", StudyStopped("node B doesn't fit")
     ).as_instanceof_cause()
@@ -102,7 +102,7 @@ def test_what_crossed_ray_keeps_its_own_words() -> None:
 def test_line_that_was_written_before_the_fault_is_not_written_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share with a quota refuses at the sync, when the line is there."""
+    """A share with a quota fails at the sync, when the line is already written."""
     path = tmp_path / "reports.jsonl"
     append_line(path, "one")
     with path.open("a") as file:

@@ -1,4 +1,4 @@
-"""What a study does to its surroundings: its workspace, and when Ray starts."""
+"""The workspace of a study, its environment, and when Ray starts."""
 
 import fcntl
 import os
@@ -23,7 +23,7 @@ from studies import learnable_bucketing
 from studies.cli import commands
 from studies.cli.main import main
 from studies.engine.limits import check_limits
-from studies.process.environment import _LOCK, _UNSEEN, short_folder
+from studies.process.environment import _LOCK, _NEW_LOCK, short_folder
 from studies.process.options import Options
 from studies.process.signals import interrupt, on_end, restore
 from studies.runner.run import _is_evident
@@ -45,7 +45,7 @@ def test_what_ray_wrote_after_its_end_is_removed_later() -> None:
 
 
 def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that starts in that moment would take the folder for one that was left."""
+    """Another process that starts in that moment would remove the folder as a leftover."""
     locked: list[Path] = []
     flock = fcntl.flock
 
@@ -56,7 +56,7 @@ def test_lock_of_a_folder_is_held_before_it_is_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fcntl, "flock", note)
     folder = short_folder()
     names = [path.name for path in locked if path.parent == folder]
-    assert (names[-1], _LOCK in names) == (_UNSEEN, False)
+    assert (names[-1], _LOCK in names) == (_NEW_LOCK, False)
     with pytest.raises(Timeout, match=_LOCK):
         FileLock(folder / _LOCK, timeout=0).acquire()
     shutil.rmtree(folder)
@@ -85,7 +85,7 @@ def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("asked", "evident"),
+    ("names", "evident"),
     [
         ({}, True),
         ({"model": "{here}", "data": "{here}/text.txt"}, True),
@@ -96,10 +96,10 @@ def test_folder_of_the_users_is_left_alone_whatever_its_name(names: list[str]) -
     ],
 )
 def test_ray_starts_early_only_for_what_is_surely_there(
-    asked: dict[str, str], evident: bool, tmp_path: Path
+    names: dict[str, str], evident: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text("text")
-    values = {k: v.format(here=tmp_path) for k, v in asked.items()}
+    values = {k: v.format(here=tmp_path) for k, v in names.items()}
     assert _is_evident(Study.from_dict({**learnable_bucketing.STUDY, **values})) == evident
 
 

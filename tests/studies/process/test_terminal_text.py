@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - signs that look like others are what is tested
-"""Text from anywhere, as a terminal of any encoding can show it."""
+"""Text from any source on terminals of any encoding."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""`hylorada evaluate`: what it refuses, and what it takes from an exported adapter's record."""
+"""`hylorada evaluate`: its refusals, and the values that it takes from an exported adapter."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from studies.runner.inputs import Material
 
 
 def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) -> None:
-    """In one line, after what was read of the text, and nothing else."""
+    """Return the one line of a refusal, after the description of the text."""
     assert main(["evaluate", *arguments]) == 2
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if not line.startswith("hylorada: text ")]
@@ -31,7 +31,7 @@ def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) 
 def _with_weights(
     model: str, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> Path:
-    """A copy of a base with other weights."""
+    """Return a copy of a base with other weights."""
     shutil.copytree(model, folder)
     path = folder / "model.safetensors"
     save_file(change(load_file(path)), path, {"format": "pt"})
@@ -52,7 +52,7 @@ def test_base_whose_loss_is_not_finite_is_refused(
     broken = _with_weights(
         toy_model,
         tmp_path / "m",
-        lambda found: {k: torch.full_like(v, torch.nan) for k, v in found.items()},
+        lambda state: {k: torch.full_like(v, torch.nan) for k, v in state.items()},
     )
     arguments = (f"--model={broken}", "--block-size=32", "--blocks=2")
     _refused(capsys, r"m': its loss is not finite \(NLL nan in float32\)", *arguments)
@@ -62,7 +62,7 @@ def test_base_with_foreign_weights_is_refused(
     toy_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = _with_weights(
-        toy_model, tmp_path / "m", lambda found: {f"zzz.{k}": v for k, v in found.items()}
+        toy_model, tmp_path / "m", lambda state: {f"zzz.{k}": v for k, v in state.items()}
     )
     _refused(capsys, "its weights don't match its config", f"--model={broken}", "--block-size=32")
     before = sorted(tmp_path.rglob("*"))

@@ -1,4 +1,4 @@
-"""Which looks ``hylorada resolve`` takes and when it stops; that it goes on after a kill stands in test_faults.py."""
+"""The looks of ``hylorada resolve`` and when it stops; for its resuming see test_faults.py."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is told and recorded of the text, and folders from before the separator was a field."""
+"""Printed and recorded facts about the text, and folders older than the separator field."""
 
 import json
 import shutil
@@ -54,8 +54,8 @@ def test_evaluate_tells_what_it_read_before_it_runs(
     assert main(["evaluate", f"--data={data}", "--block-size=32", "--blocks=2"]) == 0
     first, train, _, test = capsys.readouterr().err.splitlines()
     assert first == (
-        f"hylorada: text {data}: column 'text'; rows are lines of one text (document_separator newline by auto); "
-        "begin token <|endoftext|> is not added"
+        f"hylorada: text {data}: column 'text'; rows are lines of one text "
+        "(document_separator newline by auto); begin token <|endoftext|> is not added"
     )
     assert (
         train
@@ -125,7 +125,10 @@ def test_token_without_an_embedding_is_refused_before_compute(
         (tmp_path / "data" / f"{name}.txt").write_text(content)
     arguments = (f"--model={base}", f"--data={tmp_path / 'data'}", "--block-size=32")
     table = len(tokenizer) - 1
-    message = f"split 'test': token id {table} ('iterable') is beyond the base's embedding table of {table} rows"
+    message = (
+        f"split 'test': token id {table} ('iterable') "
+        f"is beyond the base's embedding table of {table} rows"
+    )
     few = [f"--set=arms.{arm}.space.num_buckets=8" for arm in ("fixed", "learnable")]
     storage = tmp_path / "runs"
     few += ["--set=defaults.num_buckets=8", f"--storage={storage}"]
@@ -145,5 +148,8 @@ def test_git_lfs_pointer_in_a_base_is_named(
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 94371840\n"
     )
     assert main(["evaluate", f"--model={base}", "--block-size=32"]) == 2
-    expected = f"model {str(base)!r}: {name} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+    expected = (
+        f"model {str(base)!r}: {name} is a Git LFS pointer, not the file itself; "
+        "run `git lfs pull` in its folder"
+    )
     assert capsys.readouterr().err == f"hylorada: {expected}\n"

@@ -1,4 +1,4 @@
-"""ASHA against its definition written out: a trial stops if it is worse than the best 1/eta of those before it."""
+"""ASHA against its definition: a trial stops if it is worse than the best 1/eta before it."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ _EVERY, _MAX = 2, 36
 
 
 class _Reference:
-    """One arm: at each rung the losses so far, in the order of arrival."""
+    """The definition for one arm, with the losses of each rung in the order of arrival."""
 
     def __init__(self, grace: int, eta: int) -> None:
         self._eta = eta
@@ -76,10 +76,7 @@ def test_told_twice_counts_once() -> None:
         for _ in range(5):
             twice.stops("a", f"a-{i}", 4, nll)
     assert not twice.stops("a", "a-0", 4, 3.0)
-    for nll in (
-        1.4,
-        1.6,
-    ):  # the middle of what came before is 2.0, with repeats it would be elsewhere
+    for nll in (1.4, 1.6):  # the median so far is 2.0; if repeats counted it would be another
         assert once.stops("a", f"new-{nll}", 4, nll) == twice.stops("a", f"new-{nll}", 4, nll)
 
 
@@ -91,9 +88,8 @@ def test_rebuilt_in_another_order_it_decides_the_same_next(seed: int) -> None:
         for i in range(9)
         for step in (4, 8, 16)[: rng.integers(1, 4)]
     ]
-    shuffled = sorted(
-        reports, key=lambda r: (r[1], rng.random())
-    )  # each trial's steps stay in order
+    # The steps of each trial stay in order.
+    shuffled = sorted(reports, key=lambda r: (r[1], rng.random()))
     first, second = _asha(), _asha()
     for asha, order in ((first, reports), (second, shuffled)):
         for name, step, nll in order:

@@ -1,4 +1,4 @@
-"""The two stages: who trains next, what ends a trial, and what a restart finds; with a real store, MLflow recorded."""
+"""The stages: which trial comes next, what ends a trial, and how a restart resumes."""
 
 import time
 from typing import Any
@@ -164,7 +164,7 @@ def test_search_does_not_repeat_a_finished_study(folder: Folder) -> None:
 
 
 def _loss(name: str) -> float:
-    """Each arm's second trial is its best."""
+    """Return a loss that makes each arm's second trial its best."""
     return {"0000": 3.0, "0001": 2.0, "0002": 1.0}[name.split("-")[1]]
 
 
@@ -182,7 +182,7 @@ def test_confirm_gives_all_arms_the_same_fresh_seeds(folder: Folder) -> None:
         f"{arm}-0001-confirm-{s:02d}" for s in (0, 1) for arm in ("baseline", "fixed")
     ]
     runs = {arm: ledger.store.of("confirm", arm) for arm in ("baseline", "fixed")}
-    seeds = {arm: [(r.seed, r.data_seed) for r in found] for arm, found in runs.items()}
+    seeds = {arm: [(r.seed, r.data_seed) for r in records] for arm, records in runs.items()}
     assert seeds["baseline"] == seeds["fixed"]
     every = [r.seed for r in ledger.store.of("search", "baseline")] + [
         s for s, _ in seeds["baseline"]
@@ -243,9 +243,9 @@ def test_winners_explain_missing_arms(folder: Folder) -> None:
             search.on_failure(name, "crashed", "Traceback")
         else:
             search.on_report(name, reports.get(name, report(8)))
-    found = find_winners(ledger.store)
-    assert list(found.winners) == [(0, "fixed")]
-    assert found.missing == (
+    outcome = find_winners(ledger.store)
+    assert list(outcome.winners) == [(0, "fixed")]
+    assert outcome.missing == (
         "arm 'baseline' has no finished trial with a finite eval/ppl (2 diverged, 1 failed)",
     )
 
@@ -256,9 +256,9 @@ _CONFIRMED = [f"{arm}-0001-confirm-{seed:02d}" for seed in (0, 1) for arm in ("b
 
 def test_campaign_searches_and_then_confirms(folder: Folder) -> None:
     campaign = Campaign(folder.open(grace_steps=0))
-    assert (campaign.searches, campaign.remaining()) == (True, 8)
+    assert (campaign.is_searching, campaign.remaining()) == (True, 8)
     assert train(campaign, _loss) == _SEARCHED + _CONFIRMED
-    assert (campaign.searches, campaign.remaining()) == (False, 0)
+    assert (campaign.is_searching, campaign.remaining()) == (False, 0)
     assert folder.panel.said == [
         "confirm: baseline-0001, fixed-0001 x 2 fresh paired seeds",
         "confirm of 4",
@@ -270,7 +270,7 @@ def test_campaign_confirms_nothing_before_the_last_trial_has_ended(folder: Folde
     *ended, last = (campaign.next_job() or pytest.fail("no job") for _ in range(4))
     for job, _ in ended:
         campaign.on_report(job.name, report(8))
-    assert (campaign.next_job(), campaign.searches, campaign.remaining()) == (None, True, 4)
+    assert (campaign.next_job(), campaign.is_searching, campaign.remaining()) == (None, True, 4)
     campaign.on_report(last[0].name, report(8, 2.0))
     job, seen = campaign.next_job() or pytest.fail("no job")
     assert (job.name, seen, campaign.remaining()) == ("baseline-0000-confirm-00", 0, 3)
@@ -297,7 +297,7 @@ def test_campaign_ends_where_no_arm_has_a_winner(folder: Folder) -> None:
     campaign = Campaign(folder.open(**few))
     while given := campaign.next_job():
         campaign.on_failure(given[0].name, "crashed", "Traceback")
-    assert (campaign.remaining(), campaign.searches) == (0, False)
+    assert (campaign.remaining(), campaign.is_searching) == (0, False)
     assert folder.panel.said[-1] == "one: search space exhausted: 2 of 2 points evaluated"
     assert [text for text in folder.panel.said if "confirm" in text] == []
     Campaign(folder.open(**few))

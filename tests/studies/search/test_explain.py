@@ -1,4 +1,4 @@
-"""What explains a winner: which runs it takes, what their losses say, and what can't be explained."""
+"""The explanation of a winner: its runs, what follows from their losses, and refused requests."""
 
 import json
 import math
@@ -53,7 +53,7 @@ Loss = Callable[[Job], Any]
 
 
 def finish(folder: Folder, **changes: Any) -> Ledger:
-    """Run a study whose winner has 16 landmarks."""
+    """Run a study whose winner has 16 landmarks, and return its ledger."""
     ledger = folder.open(**SETTINGS | changes)
     train_all(
         Campaign(ledger),
@@ -102,12 +102,12 @@ def explain(ledger: Ledger, loss: Loss, **request: Any) -> Explanation:
 
 
 def noise(job: Job) -> Any:
-    """Noise of the text, which all runs share, and of the seed, which all runs of a seed share."""
+    """Return noise of the text, shared by all runs, and of the seed, shared by its runs."""
     return np.random.default_rng(0).normal(3, 0.3, _BLOCKS) + 0.02 * int(job.name[-2:])
 
 
 def by_landmarks(job: Job) -> Any:
-    """4 landmarks more make PPL e^-0.01 times as large; nothing else matters."""
+    """Return losses in which 4 more landmarks multiply PPL by e^-0.01 and nothing else matters."""
     return noise(job) - 0.01 * job.adapter["num_landmarks"] / 4
 
 
@@ -144,9 +144,8 @@ def test_all_configurations_share_seeds_that_no_other_stage_has(folder: Folder) 
         (n, *s) for n, s in enumerate(seeds)
     }
     assert not {r.seed for r in records} & {r.seed for r in ledger.store.records.values()}
-    assert [r.number for r in records] == sorted(
-        r.number for r in records
-    )  # broken off, whole pairs are there
+    # Seed by seed, so that an interrupted stage has whole pairs.
+    assert [r.number for r in records] == sorted(r.number for r in records)
 
 
 def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folder) -> None:
@@ -170,7 +169,7 @@ def test_explain_runs_read_their_own_blocks_and_count_nowhere_else(folder: Folde
         (171, 20, True),
         (172, 40, False),
         (None, 40, False),
-    ],  # of 191; 19 left are too few
+    ],  # of 191 blocks; 19 left are too few
 )
 def test_explain_runs_are_evaluated_on_blocks_that_the_search_has_not_seen(
     eval_blocks: int | None, blocks: int, unseen: bool, toy_model: str, tmp_path: Path
@@ -219,14 +218,14 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
 
 
 def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
-    """One block part of zero, for all runs share the blocks: the interval is Student's t over three seeds."""
+    """All runs share the blocks, so the interval is Student's t over three seeds."""
     shifts = [0.002, -0.001, 0.005]
 
     def loss(job: Job) -> Any:
         return by_landmarks(job) + (job.adapter["num_landmarks"] == 16) * shifts[int(job.name[-1])]
 
-    found = explain(finish(folder), loss)
-    (step,) = [x for x in found.path if x.parameter == "num_landmarks"]
+    explanation = explain(finish(folder), loss)
+    (step,) = [x for x in explanation.path if x.parameter == "num_landmarks"]
     assert (step.before, step.after) == (8, 16)
     differences = [-0.02 + s for s in shifts]
     mean, error = np.mean(differences), np.std(differences, ddof=1) / math.sqrt(3)
@@ -240,48 +239,49 @@ def test_each_step_has_its_change_and_students_interval(folder: Folder) -> None:
 
 
 def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) -> None:
-    found = explain(finish(folder), by_landmarks)
-    outcomes = {x.parameter: x.change and x.change.outcome for x in found.path}
+    explanation = explain(finish(folder), by_landmarks)
+    outcomes = {x.parameter: x.change and x.change.outcome for x in explanation.path}
     assert outcomes.pop("num_landmarks") == "better"
     assert set(outcomes.values()) <= {"equivalent"}
-    assert sentences(found)[1].startswith(
+    assert sentences(explanation)[1].startswith(
         "On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
     )
-    assert (found.blocks, found.tokens, found.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
-    assert found.default_ppl is not None
-    assert found.winner_ppl == pytest.approx(found.default_ppl * math.exp(-0.02))
+    assert (explanation.blocks, explanation.tokens, explanation.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
+    assert explanation.default_ppl is not None
+    assert explanation.winner_ppl == pytest.approx(explanation.default_ppl * math.exp(-0.02))
 
 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
-    found = explain(finish(folder), noise)
-    assert sentences(found)[1:3] == [
-        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter (under 0.5 %).",
+    explanation = explain(finish(folder), noise)
+    assert sentences(explanation)[1:3] == [
+        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter "
+        "(under 0.5 %).",
         "One step away from it, no neighbour is surely better by more than 0.5 %.",
     ]
 
 
 def test_sentences_name_a_neighbour_that_is_better(folder: Folder) -> None:
-    found = explain(
+    explanation = explain(
         finish(folder), lambda job: by_landmarks(job) - 0.03 * (job.adapter["num_landmarks"] == 8)
     )
-    (better,) = [x for x in found.neighbours if x.change and x.change.outcome == "better"]
+    (better,) = [x for x in explanation.neighbours if x.change and x.change.outcome == "better"]
     assert (better.parameter, better.before, better.after) == ("num_landmarks", 16, 8)
-    assert "better: num_landmarks 16 \N{RIGHTWARDS ARROW} 8" in " ".join(sentences(found))
+    assert "better: num_landmarks 16 \N{RIGHTWARDS ARROW} 8" in " ".join(sentences(explanation))
 
 
 def test_a_broken_off_explanation_trains_only_what_is_left(folder: Folder) -> None:
     ledger = finish(folder)
-    asked = plan_records(ledger.store.study, plan_of(ledger))
-    campaign = Campaign(ledger, asked)
+    records = plan_records(ledger.store.study, plan_of(ledger))
+    campaign = Campaign(ledger, records)
     for step in (8, 2):
         job, _ = campaign.next_job() or pytest.fail("no job")
         campaign.on_report(job.name, _report(job, step, 3.0))
     again = folder.open(**SETTINGS)
     campaign = Campaign(again, plan_records(again.store.study, plan_of(again)))
-    assert campaign.remaining() == len(asked) - 1
-    assert folder.panel.said == [f"explain of {len(asked)}"]
+    assert campaign.remaining() == len(records) - 1
+    assert folder.panel.said == [f"explain of {len(records)}"]
     job, seen = campaign.next_job() or pytest.fail("no job")
-    assert (job.name, seen) == (asked[1].name, 2)
+    assert (job.name, seen) == (records[1].name, 2)
 
 
 def test_a_study_that_is_run_again_ends_what_an_explanation_has_begun(folder: Folder) -> None:
@@ -305,21 +305,21 @@ def test_a_point_that_diverges_is_told(folder: Folder) -> None:
         )
         gone = report(3, diverged="non-finite loss at step 3", done=True)
         campaign.on_report(job.name, gone if lost else _report(job, 8, by_landmarks(job)))
-    found = explanation_of(plan, ledger.store, unseen=True)
-    (left,) = [x for x in found.neighbours if x.after == 8 and x.parameter == "num_landmarks"]
+    explanation = explanation_of(plan, ledger.store, unseen=True)
+    (left,) = [x for x in explanation.neighbours if x.after == 8 and x.parameter == "num_landmarks"]
     assert left.change is None
     assert left.note == "3 of 6 runs diverged: non-finite loss at step 3"
-    assert left.note in [row[-1] for row in neighbours_sheet(found).rows]
+    assert left.note in [row[-1] for row in neighbours_sheet(explanation).rows]
 
 
 def test_explanations_survive_being_stored_and_damage_is_found(folder: Folder) -> None:
     ledger = finish(folder)
-    found = explain(ledger, by_landmarks)
+    explanation = explain(ledger, by_landmarks)
     place = ledger.store.folder
     assert read_explanations(place) == ()
-    write_explanation(place, found)
-    assert read_explanations(place) == (found,)
-    write_explanation(place, found)
+    write_explanation(place, explanation)
+    assert read_explanations(place) == (explanation,)
+    write_explanation(place, explanation)
     assert len(read_explanations(place)) == 1
     path = place / EXPLAIN_FILE
     path.write_text(path.read_text().replace('"seeds": 3', '"seeds": 4'))
@@ -338,19 +338,19 @@ def test_report_shows_the_explanation_and_says_when_it_is_old(folder: Folder) ->
     text = page.read_text()
     assert "Why the winner of fixed differs from the defaults" in text
     assert "run `hylorada explain` again" not in text
-    (found,) = read_explanations(store.folder)
+    (explanation,) = read_explanations(store.folder)
     values = json.loads((store.folder / EXPLAIN_FILE).read_text())
     values.pop("seal")
     values["explanations"][0]["trial"] = "fixed-0099"
     write_json(store.folder / EXPLAIN_FILE, values, f"{store.id}/explain")
     write_html(results, store.records, store.study, page)
     assert "The search has found another winner since" in page.read_text()
-    assert explained(found, "#2a6fb0")
+    assert explained(explanation, "#2a6fb0")
 
 
 def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
-    found = explain(finish(folder), by_landmarks)
-    for sheet in (path_sheet(found), neighbours_sheet(found)):
+    explanation = explain(finish(folder), by_landmarks)
+    for sheet in (path_sheet(explanation), neighbours_sheet(explanation)):
         widths = [
             max(len(row[i]) for row in (sheet.columns, *sheet.rows))
             for i in range(len(sheet.columns))
@@ -361,8 +361,8 @@ def test_tables_fit_a_terminal_of_100_columns(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        ({"arm": "fixd"}, "arm 'fixd' is none of study 'try'; did you mean 'fixed'"),
-        ({"arm": ""}, "arm '' is none of study 'try'"),
+        ({"arm": "fixd"}, "study 'try' has no arm 'fixd'; did you mean 'fixed'"),
+        ({"arm": ""}, "study 'try' has no arm ''"),
         (
             {"arm": "baseline"},
             "arm 'baseline' searches no parameter of its own.*arms that do: fixed",

@@ -1,4 +1,4 @@
-"""``hylorada explain`` as a user runs it: to its end, again, and broken off by kill -9."""
+"""``hylorada explain`` as a user runs it: to its end, again, and killed with kill -9."""
 
 import json
 import math
@@ -20,16 +20,13 @@ from studies.analysis.explanation import EXPLAIN_FILE
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
 
-OPTIONS = (
-    *SMALL,
-    "--trials=3",
-    "--seats=1",
-)  # one trial at a time: equal to the last bit, whatever is killed
+# With one trial at a time, results are equal to the last bit, whatever is killed.
+OPTIONS = (*SMALL, "--trials=3", "--seats=1")
 
 
 @pytest.fixture(scope="module")
 def studies(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Broken, Broken]:
-    """Two equal studies that have finished."""
+    """Run two equal studies to their ends."""
     pair = [
         Broken(tmp_path_factory.mktemp(n), toy_model, OPTIONS, random.Random(0), [])
         for n in ("whole", "killed")
@@ -57,14 +54,14 @@ def explain(study: Broken, *options: str) -> Done:
 
 
 def explanations(study: Broken) -> Any:
-    found = json.loads((study.folder / EXPLAIN_FILE).read_text())["explanations"]
-    assert all(e.pop("provenance")["study_fingerprint"] for e in found)
-    return found
+    stored = json.loads((study.folder / EXPLAIN_FILE).read_text())["explanations"]
+    assert all(e.pop("provenance")["study_fingerprint"] for e in stored)
+    return stored
 
 
 @dataclass(frozen=True)
 class Explained:
-    """The first study, whose winner has been explained, with what was there before."""
+    """The first study after `explain`, with its state from before."""
 
     study: Broken
     done: Done
@@ -94,23 +91,27 @@ def test_explain_measures_and_stores(explained: Explained) -> None:
     assert re.search(
         r"explain: fixed-\d{4} from the defaults \(\d steps?\) and \d+ neighbours? of it", done.err
     )
-    (found,) = explanations(study)
-    assert (found["arm"], found["seeds"], found["blocks"], found["unseen"]) == (
+    (explanation,) = explanations(study)
+    assert (
+        explanation["arm"],
+        explanation["seeds"],
+        explanation["blocks"],
+        explanation["unseen"],
+    ) == (
         "fixed",
         2,
         40,
         True,
     )
-    for effect in (found["whole"], *found["path"], *found["neighbours"]):
+    for effect in (explanation["whole"], *explanation["path"], *explanation["neighbours"]):
         assert effect["change"]["low"] <= effect["change"]["change"] <= effect["change"]["high"]
         assert len(effect["by_seed"]) == 2
-    steps = [
-        math.log1p(e["change"]["change"] / 100) for e in found["path"]
-    ]  # paired on equal seeds, they add up
+    # The changes are paired on equal seeds, so they add up.
+    steps = [math.log1p(e["change"]["change"] / 100) for e in explanation["path"]]
     assert sum(steps) == pytest.approx(
-        math.log1p(found["whole"]["change"]["change"] / 100), abs=1e-6
+        math.log1p(explanation["whole"]["change"]["change"] / 100), abs=1e-6
     )
-    # the study's own answer stays, and nobody has read the test split again
+    # The study's own results stay, and the test split has not been read again.
     assert reported(study) == explained.report
     assert times(study, "test_block_nll.npy") == explained.test_files
     assert "Why the winner of fixed" in (study.folder / "report.html").read_text()
@@ -158,7 +159,7 @@ def test_an_explanation_killed_twice_goes_on_to_the_same_numbers(
 
 
 def _kill(study: Broken, runs: float) -> None:
-    """Kill the command and all of its processes when so many runs have reported."""
+    """Kill the command and all its processes when this many runs have reported."""
 
     def have_reported() -> int:
         return len(list(study.folder.glob("trials/*-explain-*/reports.jsonl")))
@@ -187,7 +188,7 @@ def test_a_study_run_after_a_killed_explanation_leaves_nothing_open(
     [
         (
             ("--arm=lernable",),
-            "arm 'lernable' is none of study 'broken'; did you mean 'learnable'?",
+            "study 'broken' has no arm 'lernable'; did you mean 'learnable'?",
         ),
         (("--arm=baseline",), "arm 'baseline' searches no parameter of its own"),
         (("--search=3",), "search must be 0 to 0, got 3"),

@@ -1,4 +1,4 @@
-"""Matched blocks, independent searches, selection and the profile: who trains with which values and seeds."""
+"""Matched blocks, independent searches, selection and the profile: values and seeds of trials."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def test_searches_share_no_seed_and_no_common_value_but_the_start(folder: Folder
     first, second = (store.of("search", "baseline", search) for search in (0, 1))
     assert not {r.seed for r in first} & {r.seed for r in second}
     assert not {r.data_seed for r in first} & {r.data_seed for r in second}
-    rates = [{r.params["learning_rate"] for r in found} for found in (first, second)]
+    rates = [{r.params["learning_rate"] for r in records} for records in (first, second)]
     assert rates[0] & rates[1] == {TrainingConfig().learning_rate}
 
 
@@ -66,7 +66,7 @@ def test_search_added_later_equals_one_that_was_there_from_the_start(folder: Fol
 
 
 def test_common_values_fill_the_range_evenly() -> None:
-    """Each run of 4 points of a scrambled Sobol sequence has one in each quarter of the log range."""
+    """Any 4 successive points of a scrambled Sobol sequence have one in each quarter of the log."""
     study, low, high = _study(), 1e-4, 1e-2
     for search in range(5):
         rates = [common_values(study, search, block)["learning_rate"] for block in range(1, 5)]
@@ -117,10 +117,8 @@ def test_confirm_trains_all_arms_at_the_blocks_common_values_and_their_own_best(
     folder: Folder,
 ) -> None:
     ledger = folder.open(**MATCHED)
-    losses = {
-        "baseline": (3.0, 2.0, 2.6),
-        "fixed": (2.2, 2.3, 2.5),
-    }  # the best block is 1, fixed's own best is 0
+    # The best block is 1, but fixed's own best is 0.
+    losses = {"baseline": (3.0, 2.0, 2.6), "fixed": (2.2, 2.3, 2.5)}
     train(Search(ledger), lambda name: losses[name.split("-")[0]][int(name[-4:])])
     train(Confirm(ledger))
     rate = common_values(ledger.store.study, 0, 1)["learning_rate"]
@@ -161,7 +159,7 @@ def test_selection_seeds_decide_and_are_never_confirm_seeds(folder: Folder) -> N
     ledger = _searched(folder, finalists=2, selection_seeds=2)
     select = Select(ledger)
     names = train(select, lambda name: 2.0 if name.startswith("fixed-0002") else 2.5)
-    # the baseline has no parameters of its own, so its finalists would be one and the same
+    # The baseline has no parameters of its own, so all its finalists would be the same.
     assert names == [f"fixed-{n}-at-0001-select-{s:02d}" for s in (0, 1) for n in ("0001", "0002")]
     assert find_winners(ledger.store).winners[0, "fixed"].record.name == "fixed-0002"
     train(Confirm(ledger))
@@ -253,8 +251,8 @@ def test_search_without_a_block_that_all_arms_finished_confirms_nothing(folder: 
         search.on_report(
             name, Report(step=1, done=True, diverged="loss") if name in lost else report(8)
         )
-    found = find_winners(ledger.store)
-    assert (found.winners, found.missing) == (
+    outcome = find_winners(ledger.store)
+    assert (outcome.winners, outcome.missing) == (
         {},
         ("search 0 has no block that all its arms have finished",),
     )

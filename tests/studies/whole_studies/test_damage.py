@@ -1,4 +1,4 @@
-"""A study whose files are damaged or lost: each command names the file in a line, exits with 2 and writes nothing."""
+"""Damaged or lost files of a study: commands name the file, exit with 2 and write nothing."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,24 +18,21 @@ from studies.cli.commands import main
 from studies.files.folder_files import append_line, read_lines, stored_study
 from studies.process.options import Options
 from studies.runner.run import _check_storage
-from studies.search.stages import _base
+from studies.search.stages import base_metrics
 from studies.spec.study import Study
 from studies.trials.store import Store
 
 pytestmark = pytest.mark.timeout(600)
 
-READERS = (
-    "status",
-    "export",
-    "open",
-)  # what reads the trials; "open" is how `run` and `extend` begin
+# The commands that read the trials; `run` and `extend` begin with "open".
+READERS = ("status", "export", "open")
 OPEN = ("open",)
 RESULTS = ("report", "export")
 Damage = Callable[[Path], object]
 
 
 class Copy:
-    """A finished study that may be broken, and the commands on it."""
+    """A copy of a finished study that tests may damage, and the commands on it."""
 
     def __init__(self, storage: Path, name: str) -> None:
         self.storage, self.name, self.folder = storage, name, storage / "studies" / name
@@ -48,7 +44,7 @@ class Copy:
         return self.folder / file.replace("WINNER", self.winner).replace("RUN", self.first_run)
 
     def run(self, command: str) -> int:
-        """Its exit code."""
+        """Run a command, and return its exit code."""
         output = [f"--output={self.storage / 'out'}"] if command == "export" else []
         return main([command, self.name, f"--storage={self.storage}", *output])
 
@@ -102,10 +98,10 @@ def other_digit(what: bytes) -> Damage:
 
     def damage(path: Path) -> None:
         content = path.read_bytes()
-        found = re.search(re.escape(what) + rb"[-0-9.]*?([0-9])(?=[^0-9.])", content)
-        assert found is not None
-        digit = b"7" if found[1] != b"7" else b"3"
-        path.write_bytes(content[: found.start(1)] + digit + content[found.end(1) :])
+        match = re.search(re.escape(what) + rb"[-0-9.]*?([0-9])(?=[^0-9.])", content)
+        assert match is not None
+        digit = b"7" if match[1] != b"7" else b"3"
+        path.write_bytes(content[: match.start(1)] + digit + content[match.end(1) :])
 
     return damage
 
@@ -134,17 +130,17 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
         "results.json",
         put(b'{"study": "x"'),
         RESULTS,
-        "is damaged (no JSON: Expecting ',' delimiter); delete it: `",
+        "is damaged (not JSON: Expecting ',' delimiter); delete it: `",
     ),
     ("results.json", put(b"{}"), RESULTS, "is damaged (no field 'arms')"),
     ("results.json", put(b"[]"), RESULTS, "is damaged (all of it can't be [])"),
-    ("results.json", put(b"\xff"), RESULTS, "is damaged (no UTF-8)"),
+    ("results.json", put(b"\xff"), RESULTS, "is damaged (not UTF-8)"),
     ("results.json", change(arms=[1]), RESULTS, SUM),
     ("results.json", other_digit(b'"low": '), RESULTS, SUM),
     ("results.json", other_digit(b'"change": '), RESULTS, SUM),
     ("results.json", folder_instead, RESULTS, "is a folder, must be a file"),
-    (TRIAL, put(b'{"name": "b'), READERS, "is damaged (no JSON: Unterminated string starting at)"),
-    (TRIAL, put(b""), READERS, "is damaged (no JSON: Expecting value)"),
+    (TRIAL, put(b'{"name": "b'), READERS, "is damaged (not JSON: Unterminated string starting at)"),
+    (TRIAL, put(b""), READERS, "is damaged (not JSON: Expecting value)"),
     (TRIAL, change(zz=1), READERS, SUM),
     (TRIAL, change(state="pruned"), READERS, SUM),
     (TRIAL, change(params={}), READERS, SUM),
@@ -156,11 +152,11 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
         LINES,
         put(b'{"step": 2}\ngarbage\n{"step": 4}\n'),
         READERS,
-        "is damaged (no JSON: Expecting value)",
+        "is damaged (not JSON: Expecting value)",
     ),
     (LINES, put(b'{"step": "2"}\n'), READERS, "is damaged (step can't be '2')"),
     (LINES, put(b"[]\n"), READERS, "is damaged (all of it can't be [])"),
-    (LINES, put(b"\xff\xfe\n"), READERS, "is damaged (no UTF-8)"),
+    (LINES, put(b"\xff\xfe\n"), READERS, "is damaged (not UTF-8)"),
     (LINES, lose, READERS, "is missing; restore it from a backup"),
     (LINES, put(b""), READERS, "is damaged (it is empty, though the trial is complete)"),
     (
@@ -197,7 +193,7 @@ DAMAGES: list[tuple[str, Damage, tuple[str, ...], str]] = [
     (NPY, put(b""), OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
     (NPY, flip_bit, OPEN, "is damaged (its checksum is not the one that reports.jsonl holds)"),
     (NPY, lose, OPEN, "is missing; restore it from a backup, or delete the folder"),
-    ("inputs.json", put(b'{"a"'), OPEN, "is damaged (no JSON: Expecting ':' delimiter)"),
+    ("inputs.json", put(b'{"a"'), OPEN, "is damaged (not JSON: Expecting ':' delimiter)"),
     ("inputs.json", put(b"[]"), OPEN, "is damaged (all of it can't be [])"),
     ("inputs.json", change(data_fingerprint="0" * 16), OPEN, SUM),
     ("id", other_digit(b""), ("status", "export", "open"), "is damaged (it holds "),
@@ -253,8 +249,8 @@ def test_lost_trials_are_named(
     assert out == ""
     arms = ("baseline", "fixed", "learnable")
     assert err.splitlines() == [
-        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other trials; restore it "
-        "from a backup"
+        f"hylorada: {copy.folder}/trials/{arm}-0000/trial.json is missing, and those of 3 other "
+        "trials; restore it from a backup"
         for arm in arms
     ]
 
@@ -337,13 +333,11 @@ def test_lost_figures_of_the_base_are_measured_again(tmp_path: Path, content: by
     if content is not None:
         (tmp_path / "base.json").write_bytes(content)
     measured = {"ppl": 9.5, "tokens": 10}
-    store: Any = SimpleNamespace(folder=tmp_path)
-    devices: Any = SimpleNamespace(cluster=SimpleNamespace(evaluate_base=lambda _: measured))
-    assert _base(store, devices) == measured
-    assert _base(store, SimpleNamespace()) == measured  # type: ignore[arg-type]
+    assert base_metrics(tmp_path, lambda: measured) == measured
+    assert base_metrics(tmp_path, dict) == measured
 
 
-# --- where the output goes -------------------------------------------------------------------------------------------
+# --- where the output goes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["status", "report"])

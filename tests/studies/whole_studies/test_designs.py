@@ -1,4 +1,4 @@
-"""A study over every design, its own definition in a file: probed, trained in one pack, compared."""
+"""A study over every design, defined in a file: probed, trained in one pack, compared."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A whole study through the real command line: what it prints, what MLflow, Optuna and the study folder then hold."""
+"""A whole study through the real command line: its output, MLflow, Optuna and the study folder."""
 
 import json
 import math
@@ -21,17 +21,17 @@ STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "fai
 
 
 def runs(study: FinishedStudy) -> tuple[Run, dict[str, Run]]:
-    """The parent run, and its children by name."""
+    """Return the parent run, and its children by name."""
     client = MlflowClient(study.uri)
     experiment = client.get_experiment_by_name(study.name)
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], max_results=1000)
-    parents = [r for r in found if "mlflow.parentRunId" not in r.data.tags]
+    all_runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    parents = [r for r in all_runs if "mlflow.parentRunId" not in r.data.tags]
     children = {
-        r.data.tags["mlflow.runName"]: r for r in found if "mlflow.parentRunId" in r.data.tags
+        r.data.tags["mlflow.runName"]: r for r in all_runs if "mlflow.parentRunId" in r.data.tags
     }
     assert len(parents) == 1
-    assert len(children) == len(found) - 1
+    assert len(children) == len(all_runs) - 1
     return parents[0], children
 
 

@@ -1,4 +1,4 @@
-"""Trials that raise are told truly; and a study that has ended is extended after its folder was moved."""
+"""Reports of trials that raise, and the extension of a finished study after its folder moved."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def _break(folder: Path, *trials: str) -> None:
-    """Make the first checkpoint of these trials fail: a folder lies where its file is to be written."""
+    """Make the first checkpoint of these trials fail with a folder in the place of its file."""
     for name in trials:
         (folder / "trials" / name / "checkpoint.safetensors.tmp").mkdir(parents=True)
 
@@ -42,13 +42,13 @@ def test_study_in_which_everything_fails_says_why_in_one_screen(
     assert done.code == 3
     assert len((done.out + done.err).splitlines()) < 50
     assert done.err.count("Traceback") + done.err.count("ray::Host") == 1  # the first, in full
-    told = re.search(
+    match = re.search(
         r"(\S+) failed: IsADirectoryError: \[Errno 21\] Is a directory: '(.+)/checkpoint", done.err
     )
-    assert told is not None  # any trial of the pack may be told first
-    assert told[1] in names
-    log = folder / "trials" / told[1] / "error.txt"
-    assert told[2] == str(log.parent)
+    assert match is not None  # any trial of the pack may be reported first
+    assert match[1] in names
+    log = folder / "trials" / match[1] / "error.txt"
+    assert match[2] == str(log.parent)
     assert log.read_text().strip().splitlines()[-1].startswith("IsADirectoryError")
     counts, reason = _error_lines(done)
     assert counts == "hylorada: 6 failed"
@@ -80,14 +80,14 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     )
     assert extended.code == 3  # that trial has crashed
     assert not before.exists()
-    found = outcome(after, "learnable_bucketing")
-    assert Counter(t["stage"] for t in found.trials.values())["search"] == 9
-    assert [arm["seeds"] for arm in found.results["arms"]] == [[0, 1, 2]] * 3
-    assert {name: found.trials[name]["state"] for name in trials} == {
+    actual = outcome(after, "learnable_bucketing")
+    assert Counter(t["stage"] for t in actual.trials.values())["search"] == 9
+    assert [arm["seeds"] for arm in actual.results["arms"]] == [[0, 1, 2]] * 3
+    assert {name: actual.trials[name]["state"] for name in trials} == {
         n: t["state"] for n, t in trials.items()
     }
-    assert found.mlflow.keys() == found.trials.keys() | {"learnable_bucketing"}
-    assert found.mlflow["fixed-0001"][0] == "FAILED"
+    assert actual.mlflow.keys() == actual.trials.keys() | {"learnable_bucketing"}
+    assert actual.mlflow["fixed-0001"][0] == "FAILED"
     assert (after / "artifacts" / "learnable_bucketing").is_dir()
     stored = json.loads((after / "studies" / "learnable_bucketing" / "study.json").read_text())
     assert (stored["trials"], stored["seeds"]) == (3, 3)
@@ -109,6 +109,6 @@ def test_extend_asks_by_what(tmp_path: Path) -> None:
     done = run_cli("extend", "a", f"--storage={tmp_path}")
     assert (done.code, done.out) == (2, "")
     assert (
-        done.err
-        == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) or --seeds (now 2)\n"
+        done.err == "hylorada: extend 'a' by what? give --trials (now 4), --searches (now 1) "
+        "or --seeds (now 2)\n"
     )

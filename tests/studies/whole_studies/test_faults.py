@@ -1,4 +1,4 @@
-"""A study whose driver, machine, hosts or trial processes are killed, or whose disk is full, ends as the unbroken one.
+"""A study with killed processes or a full disk ends as an uninterrupted one does.
 
 See faults.py, which has the long version too.
 """
@@ -22,7 +22,7 @@ def _unbroken(model: str, place: Path, options: tuple[str, ...]) -> Broken:
 
 
 def _check_status(broken: Broken) -> None:
-    """What a dead process has left running in MLflow is closed by whoever looks first."""
+    """Check that `status` closes the MLflow runs that a dead process has left running."""
     if broken.steps():
         status = run_cli("status", broken.folder.name, f"--storage={broken.storage}")
         assert (status.code, len(status.err.splitlines())) == (0, 1)
@@ -32,7 +32,7 @@ def _check_status(broken: Broken) -> None:
 
 
 def _run_out_of_disk(broken: Broken) -> None:
-    """Leave so little room that a few more files fill it; then make room again."""
+    """Leave room for a few more files only, and free it again once the study has stopped."""
     filler = broken.storage / "filler"
     filler.write_bytes(bytes(shutil.disk_usage(broken.storage).free - 300 * 1024))
     done = run_cli(*broken.command())
@@ -44,7 +44,7 @@ def _run_out_of_disk(broken: Broken) -> None:
 
 
 def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) -> None:
-    """TPE, ASHA and random streams go on exactly: one seat, so that trials come in one order."""
+    """TPE, ASHA and random streams resume exactly; one seat gives the trials one order."""
     whole = _unbroken(toy_model, tmp_path, ONE_SEAT)
     with small_disk(tmp_path / "disk é", "64m") as small:
         broken = Broken(tmp_path / "disk é", toy_model, ONE_SEAT, random.Random(1), [])
@@ -60,7 +60,7 @@ def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) ->
 def test_searches_added_under_kills_equal_those_had_from_the_start(
     toy_model: str, tmp_path: Path
 ) -> None:
-    """Three searches, finalists, a profile: two of them run, then one more by ``resolve``, both broken off."""
+    """Two searches run, then ``resolve`` adds a third; both commands are killed on the way."""
     whole = _unbroken(toy_model, tmp_path, (*REPLICATED, "--searches=3"))
     broken = Broken(
         tmp_path / "broken", toy_model, (*REPLICATED, "--searches=2"), random.Random(4), []
@@ -70,15 +70,16 @@ def test_searches_added_under_kills_equal_those_had_from_the_start(
     broken.resolving = True
     assert broken.break_off("machine")
     broken.run_to_the_end()
-    found, expected = outcome(broken.storage), outcome(whole.storage)
-    assert found.trials == expected.trials
-    assert found.optuna == expected.optuna
-    assert found.results["arms"] == expected.results["arms"]
+    actual, expected = outcome(broken.storage), outcome(whole.storage)
+    assert actual.trials == expected.trials
+    assert actual.optuna == expected.optuna
+    assert actual.results["arms"] == expected.results["arms"]
     for ours, theirs in zip(
-        found.results["comparisons"], expected.results["comparisons"], strict=True
+        actual.results["comparisons"], expected.results["comparisons"], strict=True
     ):
         assert (ours["searches"], ours["by_search"]) == (3, theirs["by_search"])
-        # it has looked at two searches and at three, which share 5 %; the other study has looked once
+        # This study has looked at two and at three searches, which share 5 %; the other has looked
+        # once.
         assert (ours["level"], theirs["level"]) == (pytest.approx(0.0275, abs=1e-3), 0.05)
 
 

@@ -1,4 +1,4 @@
-"""Commands and Ray's workers import what is installed, whatever lies where the user stands."""
+"""Commands and Ray's workers import installed packages, not those of the current folder."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ print(subprocess.check_output(command, text=True))
 
 @pytest.fixture
 def shadow(tmp_path: Path) -> Path:
-    """A folder whose modules and packages end whatever imports them."""
+    """Return a folder whose modules and packages exit when they are imported."""
     folder = tmp_path / "mine"
     for name in NAMES:
         (folder / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A study stopped by SIGTERM or Ctrl-C, and started again with the same command; for kills see test_faults.py."""
+"""A study stopped by signals and started again with the same command; kills: test_faults.py."""
 
 import os
 import pty
@@ -30,7 +30,7 @@ def command(model: str, storage: Path) -> list[str]:
 
 
 def ended(folder: Path) -> dict[str, Any]:
-    """Finished trials with the time at which they were last written."""
+    """Return the finished trials with the time at which they were last written."""
     paths = {
         t["name"]: folder / "trials" / t["name"]
         for t in read_trials(folder)
@@ -43,12 +43,14 @@ def ended(folder: Path) -> dict[str, Any]:
 
 
 def stop(process: Command, folder: Path, trials: int, signals: Sequence[signal.Signals]) -> str:
-    """Send signals once so many trials have ended; what it says. No process of it stays."""
+    """Send signals once this many trials have ended, and return the output.
+
+    No process may be left.
+    """
     wait_until(lambda: len(ended(folder)) >= trials or process.poll() is not None, 300)
     for number in signals:
-        os.killpg(
-            process.pid, number
-        )  # a terminal's Ctrl-C and a batch system's SIGTERM reach the whole group
+        # A terminal's Ctrl-C and a batch system's SIGTERM reach the whole group.
+        os.killpg(process.pid, number)
         time.sleep(0.3)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -81,9 +83,8 @@ def test_run_stopped_while_ray_starts_ends_with_it(
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     saved = (tmp_path / "studies" / "learnable_bucketing").exists()
-    early = (
-        seconds == 2 and err == "interrupted\n"
-    )  # on a busy machine, before it has imported what it needs
+    # On a busy machine the signal comes before the imports are done.
+    early = seconds == 2 and err == "interrupted\n"
     assert early or err.startswith(
         f"interrupted; {'state saved' if saved else 'nothing to save yet'}. To go on: hylorada run"
     ), err
@@ -99,14 +100,16 @@ def test_uninterrupted_holds_signals_back_and_its_children_out_of_reach() -> Non
         from studies.process.signals import interrupt, on_end, uninterrupted
 
         def nothing():
-            pass  # one such is set by Ray for each of its processes
+            pass  # Ray sets such a function for each of its processes
 
-        asked = "import os, signal; print(os.getpgrp() == os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-        arguments = dict(args=[sys.executable, "-c", asked], preexec_fn=nothing)
+        code = "import os, signal; print(os.getpgrp() == os.getpid(), "
+        code += "signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+        arguments = dict(args=[sys.executable, "-c", code], preexec_fn=nothing)
         on_end(interrupt)
         try:
             with uninterrupted():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as Ray does below Python's own handlers
+                # Ray does this below Python's own handlers.
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTERM)
                 subprocess.run(**arguments)
         except KeyboardInterrupt:
@@ -185,7 +188,8 @@ def test_devices_end_whenever_they_are_told(tmp_path: Path) -> None:
         prepare_environment()
         folder = short_folder()
         make_private(folder)
-        devices = Devices(Study.from_dict(learnable_bucketing.STUDY), Options(storage=Path({str(tmp_path)!r})), folder)
+        study = Study.from_dict(learnable_bucketing.STUDY)
+        devices = Devices(study, Options(storage=Path({str(tmp_path)!r})), folder)
         devices.close()
         for _ in range(2):
             devices.start()
@@ -214,9 +218,9 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     assert "RUNNING" not in mlflow_states(tmp_path)
     again = run_cli(*line, timeout=400)
     assert again.code == 0, again.err
-    found = outcome(tmp_path, "learnable_bucketing")
-    assert Counter(t["stage"] for t in found.trials.values()) == {"search": 12, "confirm": 6}
-    assert {t["state"] for t in found.trials.values()} <= {"complete", "pruned"}
-    assert {arm: len(trials) for arm, trials in found.optuna.items()} == dict.fromkeys(ARMS, 4)
-    assert found.mlflow.keys() == {"learnable_bucketing", *found.trials}
-    assert "RUNNING" not in {status for status, _ in found.mlflow.values()}
+    actual = outcome(tmp_path, "learnable_bucketing")
+    assert Counter(t["stage"] for t in actual.trials.values()) == {"search": 12, "confirm": 6}
+    assert {t["state"] for t in actual.trials.values()} <= {"complete", "pruned"}
+    assert {arm: len(trials) for arm, trials in actual.optuna.items()} == dict.fromkeys(ARMS, 4)
+    assert actual.mlflow.keys() == {"learnable_bucketing", *actual.trials}
+    assert "RUNNING" not in {status for status, _ in actual.mlflow.values()}

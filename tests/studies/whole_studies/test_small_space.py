@@ -1,4 +1,4 @@
-"""A search of six points, half of which diverge, asked for sixteen trials; MLflow at a relative address."""
+"""A study of sixteen trials in a space of six points, half of which diverge."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Strange but legal: it runs to its verdict all the same."""
+"""Unusual but valid input, which runs to the verdict."""
 
 import json
 import re
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
 
 
 def _write_texts(folder: Path) -> None:
-    """Splits of blank lines, one-token documents, emoji, other line ends and control characters."""
+    """Write splits with blank lines, one-token documents, emoji, and control characters."""
     folder.mkdir()
     words = ["a", "😀", "", "\n", "the", "e\u0301", "学", "\u0007", "x" * 300, "👩‍👩‍👧"]
     (folder / "train.jsonl").write_text("\n\n".join(json.dumps({"text": w}) for w in words * 60))
@@ -25,7 +25,7 @@ def _write_texts(folder: Path) -> None:
 def test_strange_names_texts_and_numbers_run_to_the_verdict(
     toy_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nowhere to write but the storage, one seat, one trial, one seed, the largest seed, 2 buckets, 0 landmarks."""
+    """The storage is the only writable folder; one seat, one trial, one seed, the largest seed."""
     monkeypatch.setenv("HOME", "/proc/nowhere")  # root can't write there either
     for name in ("HF_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TMPDIR"):
         monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,142 @@
+"""A study that is open in this process, whose MLflow runs are closed truthfully however it ends."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+from rich.console import Console
+
+from studies.files.folder_files import write_atomically
+from studies.files.paths import database_path
+from studies.process.errors import Interrupted
+from studies.process.options import Options
+from studies.process.signals import on_end, restore
+from studies.reporting.terminal import say
+from studies.search.devices import Devices
+from studies.spec.study import Study
+from studies.tracking.tracker import Tracker
+from studies.trials.records import OPEN
+from studies.trials.store import Store
+
+if TYPE_CHECKING:
+    from studies.engine.cluster import Cluster
+    from studies.runner.inputs import Material
+
+
+@dataclass(frozen=True)
+class OpenStudy:
+    """A study that is open in this process.
+
+    Attributes:
+        material: its checked inputs.
+        devices: the devices that it trains on.
+        store: its folder.
+        tracker: its MLflow runs.
+        console: console for progress.
+        check: raises `Interrupted` if a signal has ended the process.
+    """
+
+    material: "Material"
+    devices: Devices
+    store: Store
+    tracker: Tracker
+    console: Console
+    check: Callable[[], None]
+
+    @property
+    def cluster(self) -> "Cluster":
+        """The cluster with the study's text; started or joined on first use."""
+        return self.devices.cluster(self.material.blocks)
+
+
+@contextmanager
+def recorded(
+    material: "Material", devices: Devices, store: Store, options: Options, console: Console
+) -> Iterator[OpenStudy]:
+    """Open a study's MLflow runs, and close them with their true status at the end of the context.
+
+    On an interruption or an error the devices are closed too.
+
+    Raises:
+        Interrupted: a signal has ended the process.
+    """
+    write_atomically(store.folder / OPEN, "")
+    with _one_at_a_time(options):
+        tracker = Tracker(
+            options.uri,
+            store.study.name,
+            storage=options.storage,
+            study_id=store.id,
+            say=partial(say, console),
+        )
+    try:
+        tracker.describe(material.provenance, _parent_params(store.study))
+        with _interrupted_by_signals() as check:
+            yield OpenStudy(material, devices, store, tracker, console, check)
+    # On a joined cluster, Ray turns SIGTERM into SystemExit.
+    except (KeyboardInterrupt, SystemExit) as error:
+        _break_off(devices, store, tracker, "KILLED")
+        raise Interrupted from error
+    except Exception:
+        _break_off(devices, store, tracker, "FAILED")
+        raise
+    (store.folder / OPEN).unlink(missing_ok=True)
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[Callable[[], None]]:
+    """Raise `Interrupted` inside this context on each signal that ends a process.
+
+    Yields:
+        A check that raises it again after the first signal: an exception raised in the callback of
+        some library may be swallowed there.
+    """
+    numbers: list[int] = []
+    pool = logging.getLogger("sqlalchemy.pool")
+    level = pool.level
+
+    def end(number: int) -> None:
+        numbers.append(number)
+        # SQLAlchemy logs a traceback when it resets the connection of an interrupted query.
+        pool.setLevel(logging.CRITICAL)
+        raise Interrupted
+
+    def check() -> None:
+        if numbers:
+            raise Interrupted
+
+    before = on_end(end)
+    try:
+        yield check
+    finally:
+        restore(before)
+        pool.setLevel(level)
+
+
+def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
+    """Let only one process create MLflow's tables: two on a new database would disturb each other.
+
+    The lock lies in the storage folder, because nothing is written elsewhere.
+    """
+    if database_path(options.uri) is None or not options.storage.is_dir():
+        return nullcontext()
+    return FileLock(options.storage / "mlflow.db.lock")
+
+
+def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
+    """Close devices and MLflow runs, the latter even if another Ctrl-C interrupts the former."""
+    try:
+        devices.close()
+    finally:
+        tracker.abort(list(store.records.values()), status)
+
+
+def _parent_params(study: Study) -> dict[str, Any]:
+    excluded = ("arms", "comparisons", "defaults")
+    plain = {k: v for k, v in study.to_dict().items() if k not in excluded}
+    defaults = {f"defaults.{k}": v for k, v in study.defaults.items()}
+    return {**plain, **defaults, "rungs": list(study.rungs())}
