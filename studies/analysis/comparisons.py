@@ -66,7 +66,8 @@ class Comparison:
         arm: The arm in question.
         reference: The arm it is compared with.
         seeds: Number of paired seeds, of each search.
-        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in NLL per token.
+        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in NLL per
+            token.
         low: Lower end of the interval, in %.
         high: Upper end of the interval, in %.
         by_seed: The change of each seed of each search, in %.
@@ -82,12 +83,14 @@ class Comparison:
         margin: Largest change in % that does not matter.
         by_search: The change of each search, in %.
         replicate_sd: Standard deviation in % over searches, or over the seeds of a single one.
-        hodges_lehmann: Robust centre of the replicates, with its exact interval from six replicates on.
+        hodges_lehmann: Robust centre of the replicates, with its exact interval from six replicates
+            on.
         own_best: The change with each arm at its own best learning rate of the profile.
         profile: The matched change at each factor of the learning rate.
         depends_on_rate: Whether the matched and the own-best change are decided differently.
         positions: LIM-PPL and each tenth of the positions, with Holm's adjustment among themselves.
-        parameters_per_percent: Additional parameters for each 1 % of gain; None where no gain is certain.
+        parameters_per_percent: Additional parameters for each 1 % of gain; None where no gain is
+            certain.
         needed: What it would take to see 0.1 %.
     """
 

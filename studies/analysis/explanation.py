@@ -54,7 +54,8 @@ class Explanation:
         arm: its arm.
         search: of which it is the winner.
         trial: the search trial that has won.
-        block: the matched block whose common values all these runs have; None in a study that is not matched.
+        block: the matched block whose common values all these runs have; None in a study that is
+            not matched.
         seeds: paired seeds, fresh: neither the search nor any other stage has used them.
         blocks: validation blocks of each run.
         tokens: predicted in them.

@@ -34,7 +34,8 @@ def read_gates(folder: Path, record: Record) -> Gates | None:
         record: of the run.
 
     Returns:
-        None where the gates don't look at the position, or the adapter is gone, damaged or of an earlier version.
+        None where the gates don't look at the position, or the adapter is gone, damaged or of an
+        earlier version.
     """
     from hylorada.adapters.landmarks import position_gates
     from hylorada.training.checkpoint import read_parameters  # torch takes seconds to import

@@ -29,7 +29,8 @@ class Share:
 
     Attributes:
         share: Its part of the importance of all parameters.
-        chance: The share that it would exceed by chance with a probability of 5 % divided by the number of parameters.
+        chance: The share that it would exceed by chance with a probability of 5 % divided by the
+            number of parameters.
     """
 
     share: float

@@ -73,10 +73,12 @@ class Results:
         arms: by name.
         comparisons: arm against reference on the test split.
         verdict: in a sentence or two.
-        earlier: verdicts that the test split gave before the study was extended, the first one first.
+        earlier: verdicts that the test split gave before the study was extended, the first one
+            first.
         notes: what the reader must know: arms left out, runs that failed.
         provenance: commit, versions, model and data fingerprints, seeds.
-        looks: numbers of replicates (searches, or seeds of a single search) at which the test split was read.
+        looks: numbers of replicates (searches, or seeds of a single search) at which the test split
+            was read.
     """
 
     study: str
@@ -112,7 +114,8 @@ def gather(
         base: test figures of the base alone, if they were measured.
         provenance: for the results.
         notes: what else the reader must know.
-        before: the study's results until now, if it had any: whoever extends a study may have read them.
+        before: the study's results until now, if it had any: whoever extends a study may have read
+            them.
         documents: the document of each test block, where the text has documents.
     """
     study = store.study

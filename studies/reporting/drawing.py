@@ -85,7 +85,8 @@ def finite(values: Iterable[float | None]) -> list[float]:
 def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
     """A y axis on which tenths of a percent near the best and multiples far from it are both seen.
 
-    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the best.
+    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the
+    best.
     """
     best, high = min(values), max(*values, 1.005 * min(values))
 

@@ -65,21 +65,22 @@ def export_winner(
 ) -> dict[str, Any]:
     """Write the confirmed adapter of one arm, with its base's tokenizer and its model card.
 
-    What is written names no place of this machine: a base or text that is a local file or folder is named by its path
-    relative to the export.
+    What is written names no place of this machine: a base or text that is a local file or folder is
+    named by its path relative to the export.
 
     Args:
         folder: of a finished study.
         output: made if need be; an earlier export of the same study in it is replaced.
-        arm: whose winner; None takes the arm of lowest mean validation NLL over the confirm runs, for the test split is
-            to judge the choice, not to make it.
+        arm: whose winner; None takes the arm of lowest mean validation NLL over the confirm runs,
+            for the test split is to judge the choice, not to make it.
         seed: number of the paired seed; None takes the first.
 
     Returns:
         What ``export.json`` then holds.
 
     Raises:
-        InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
+        InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no
+            place to write.
     """
     from hylorada import load_tokenizer, save_adapter
 

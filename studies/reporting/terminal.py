@@ -24,7 +24,8 @@ _OFF_TERMINAL = 120  # columns of a pipe or a file
 class Terminal(Console):
     """A console for texts from anywhere: no markup, no emoji codes, no control characters.
 
-    It raises where nobody reads the results any more (rich would exit with 1); a study goes on without its progress.
+    It raises where nobody reads the results any more (rich would exit with 1); a study goes on
+    without its progress.
 
     Args:
         stderr: whether it is standard error.

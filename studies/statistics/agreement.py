@@ -13,9 +13,9 @@ Pairs = Sequence[tuple[int, int]]
 def distance(first: Floats, second: Floats) -> Floats:
     """Return [...]: how far apart two sets of boundaries [..., M] and [..., N] lie, in the unit of the boundaries.
 
-    This is the area between the two step functions "share of the boundaries at or before position x". With M = N it is
-    the mean distance between boundaries of equal rank, and it compares sets of different sizes in the same unit
-    (the Wasserstein-1 distance; Vallender 1974).
+    This is the area between the two step functions "share of the boundaries at or before position
+    x". With M = N it is the mean distance between boundaries of equal rank, and it compares sets of
+    different sizes in the same unit (the Wasserstein-1 distance; Vallender 1974).
 
     Example:
         >>> float(distance(np.array([8.0, 16.0]), np.array([10.0, 17.0])))
@@ -35,8 +35,9 @@ class Agreement:
     """How well the sets of some pairs agree.
 
     Attributes:
-        consistency: 1 - (mean distance of the pairs) / (mean distance of pairs of random sets): 1 if the sets are
-            equal, about 0 if they are no closer together than random ones, below 0 if they are further apart.
+        consistency: 1 - (mean distance of the pairs) / (mean distance of pairs of random sets): 1
+            if the sets are equal, about 0 if they are no closer together than random ones, below 0
+            if they are further apart.
         p_value: Probability that random sets are at least as close together.
         pairs: Number of pairs.
     """
@@ -57,8 +58,8 @@ def mean_distance(sets: Sequence[Floats], pairs: Pairs) -> Floats:
 def agreement(sets: Sequence[Floats], random: Floats, pairs: Pairs) -> Agreement:
     """Compare the mean distance of some pairs of sets with that of random sets of the same sizes.
 
-    The p-value is that of a Monte Carlo test, (1 + random draws at least as close) / (1 + draws), which is valid for
-    any number of draws (Davison and Hinkley 1997, chapter 4).
+    The p-value is that of a Monte Carlo test, (1 + random draws at least as close) / (1 + draws),
+    which is valid for any number of draws (Davison and Hinkley 1997, chapter 4).
 
     Args:
         sets: [M_i] boundaries of each run.

@@ -28,12 +28,14 @@ class Comparison:
     Attributes:
         arm: The arm in question.
         reference: The arm it is compared with.
-        scope: What the interval speaks about: the "method" with two or more searches, these "configurations" with one
-            search and several seeds, or only these "runs" with one search and one seed (block noise alone).
+        scope: What the interval speaks about: the "method" with two or more searches, these
+            "configurations" with one search and several seeds, or only these "runs" with one search
+            and one seed (block noise alone).
         searches: Number of independent searches.
         seeds: Number of paired seeds of each search.
         blocks: Number of test blocks.
-        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in loss per token.
+        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in loss per
+            token.
         low: Lower end of the 1 - `level` interval, in %.
         high: Upper end, in %.
         level: Level of this look.
@@ -43,10 +45,12 @@ class Comparison:
         margin: Largest change in % that does not matter.
         within_margin: Whether the whole interval lies within +-`margin`, whatever the decision.
         scale: The interval on the published scale of improvements.
-        smallest_visible: Smallest fall in % seen with 80 % power at `level`, before Holm's adjustment.
+        smallest_visible: Smallest fall in % seen with 80 % power at `level`, before Holm's
+            adjustment.
         by_search: Change of each search, in %.
         by_seed: Change of each seed of each search, in %.
-        replicate_sd: Standard deviation over the replicates in % (searches, or seeds of one search); None with one.
+        replicate_sd: Standard deviation over the replicates in % (searches, or seeds of one
+            search); None with one.
         hodges_lehmann: Robust centre of the replicates, in %.
         components: Variances of search, seed and block differences, in loss per token.
     """

@@ -18,9 +18,11 @@ class Differences:
     Attributes:
         arm: Name of the arm in question.
         reference: Name of the arm it is compared with.
-        by_search: One [S_r, N] array for each of the R independent searches: S_r paired seeds, N test blocks in the
-            order of the text, the same blocks in every search. Searches may differ in their number of seeds.
-        documents: [N] label of the document to which each block belongs, or None where the text has no documents.
+        by_search: One [S_r, N] array for each of the R independent searches: S_r paired seeds, N
+            test blocks in the order of the text, the same blocks in every search. Searches may
+            differ in their number of seeds.
+        documents: [N] label of the document to which each block belongs, or None where the text has
+            no documents.
     """
 
     arm: str
@@ -83,7 +85,8 @@ def paired(
     Args:
         arm: Name of the arm in question.
         reference: Name of the arm it is compared with.
-        arm_nll: One [S_r, N] array for each search: sums of the negative log-likelihood over each test block.
+        arm_nll: One [S_r, N] array for each search: sums of the negative log-likelihood over each
+            test block.
         reference_nll: The same searches, seeds and blocks of the reference.
         tokens_per_block: Predicted tokens in each block.
         documents: [N] document of each block, if the text has documents.

@@ -35,8 +35,8 @@ def entropy_bits(weights: Floats) -> float:
 def information_bits(weights: Floats) -> float:
     """Return what a position tells about the landmark, in bits, with [T, L] weights and all positions equally likely.
 
-    This is the mutual information: the entropy of the mean weights less the mean entropy. It is 0 where every position
-    has the same weights.
+    This is the mutual information: the entropy of the mean weights less the mean entropy. It is 0
+    where every position has the same weights.
     """
     return max(0.0, float(_entropy(weights.mean(axis=0))) - entropy_bits(weights))
 

@@ -33,12 +33,12 @@ class Uncertainty:
     def p_value(self, statistic: float) -> float:
         """Return the two-sided p-value of `statistic`, the mean difference over its standard error.
 
-        p = w P(|t_{U-1}| > s) + (1 - w) P(|t_K| > s), where w = replicates/(replicates + blocks): the tails of the two
-        parts' Student t, weighted by their shares of the variance. It is exact where one part is 0, and in simulation
-        covers 94.6-96 % with three replicates; Satterthwaite's approximation covers 92.5-95.4 %, because w itself is
-        uncertain.
-        Source: the analogue for tails of Cochran (1964), "Approximate Significance Levels of the Behrens-Fisher Test",
-        which weights the two quantiles.
+        p = w P(|t_{U-1}| > s) + (1 - w) P(|t_K| > s), where w = replicates/(replicates + blocks):
+        the tails of the two parts' Student t, weighted by their shares of the variance. It is exact
+        where one part is 0, and in simulation covers 94.6-96 % with three replicates;
+        Satterthwaite's approximation covers 92.5-95.4 %, because w itself is uncertain.
+        Source: the analogue for tails of Cochran (1964), "Approximate Significance Levels of the
+        Behrens-Fisher Test", which weights the two quantiles.
         """
         w, s = self._share, abs(statistic)
         ours = w * _tails(self.replicates_df, s) if w else 0.0
@@ -76,9 +76,9 @@ class Interval:
 def uncertainty(differences: Differences) -> Uncertainty:
     """Measure the uncertainty of the mean of D_u, the independent replicates' mean differences.
 
-    Replicates are searches (seeds are nested in them, so their noise is in the spread of the D_u), or the seeds of a
-    single search. The model is d[r, s, n] = mu + search_r + seed_rs + block_n + rest_rsn, where block_n may be
-    correlated along the text.
+    Replicates are searches (seeds are nested in them, so their noise is in the spread of the D_u),
+    or the seeds of a single search. The model is d[r, s, n] = mu + search_r + seed_rs + block_n +
+    rest_rsn, where block_n may be correlated along the text.
     """
     units = differences.by_unit
     means = units.mean(axis=1)
@@ -91,7 +91,8 @@ def uncertainty(differences: Differences) -> Uncertainty:
 def interval(differences: Differences, level: float = 0.05) -> Interval:
     """Return the mean over replicates with its 1 - `level` interval and the p-value for no difference.
 
-    With constant differences the variance is 0, the interval is a point and the p-value 0, or 1 where the mean is 0.
+    With constant differences the variance is 0, the interval is a point and the p-value 0, or 1
+    where the mean is 0.
     """
     parts = uncertainty(differences)
     mean = float(differences.by_unit.mean())

@@ -33,7 +33,8 @@ def level_per_look(replicates: Sequence[int], overall: float = 0.05) -> float:
     """Return the level of each look that keeps `overall` over all of them.
 
     Args:
-        replicates: Number of independent replicates (searches, or seeds of a single search) at each declared look.
+        replicates: Number of independent replicates (searches, or seeds of a single search) at each
+            declared look.
         overall: Probability of a false verdict over all looks together.
 
     Example:
@@ -55,9 +56,10 @@ def simulate_level(
 ) -> float:
     """Simulate the level for which P(any look's t-test has p < level) = `overall` when nothing differs.
 
-    Every study adds normal replicates up to the last look; the level is the `overall` quantile of the smallest p-value
-    of its looks. This is Pocock's constant level with Student's t in place of the normal, which matters with three
-    replicates. The shared block part only makes the looks more alike, so it errs towards fewer false verdicts.
+    Every study adds normal replicates up to the last look; the level is the `overall` quantile of
+    the smallest p-value of its looks. This is Pocock's constant level with Student's t in place of
+    the normal, which matters with three replicates. The shared block part only makes the looks more
+    alike, so it errs towards fewer false verdicts.
     Source: Pocock (1977), "Group Sequential Methods in the Design and Analysis of Clinical Trials".
     """
     rng = np.random.default_rng(seed)

@@ -18,13 +18,16 @@ def by_position(
 ) -> dict[str, Differences]:
     """Return differences for "lim_ppl" and "ppl_bin_0" to "ppl_bin_9".
 
-    `comparison.compare` takes them together as one family, so that Holm's adjustment is made within it.
+    `comparison.compare` takes them together as one family, so that Holm's adjustment is made within
+    it.
 
     Args:
         names: The arm and its reference.
-        arm_bins: One [S_r, N, 10] array for each search: summed losses of each tenth of each test block.
+        arm_bins: One [S_r, N, 10] array for each search: summed losses of each tenth of each test
+            block.
         reference_bins: The same of the reference.
-        tokens_per_bin: [10] predicted tokens in each tenth of a block; tenths without tokens are left out.
+        tokens_per_bin: [10] predicted tokens in each tenth of a block; tenths without tokens are
+            left out.
         documents: [N] document of each block.
     """
     if tokens_per_bin.shape != (BINS,) or tokens_per_bin.min() < 0 or not tokens_per_bin.any():
@@ -56,9 +59,10 @@ def by_position(
 def lim_ppl_losses(bins: Floats) -> Floats:
     """Return [..., N] block values whose mean is the log of LIM-PPL, from losses per token [..., N, B].
 
-    LIM-PPL = mean_b exp(m_b) with m_b the mean loss of bin b over blocks. Block n gets
-    log LIM-PPL + sum_b w_b (x_nb - m_b) with w_b = exp(m_b) / sum exp(m): the first-order influence of each block, so
-    that differences of LIM-PPL get the same intervals as differences of perplexity (the delta method).
+    LIM-PPL = mean_b exp(m_b) with m_b the mean loss of bin b over blocks. Block n gets log LIM-PPL
+    + sum_b w_b (x_nb - m_b) with w_b = exp(m_b) / sum exp(m): the first-order influence of each
+    block, so that differences of LIM-PPL get the same intervals as differences of perplexity (the
+    delta method).
     """
     means = bins.mean(axis=-2, keepdims=True)
     top = means.max(axis=-1, keepdims=True)

@@ -20,10 +20,11 @@ class Components:
     """Variances of one loss difference per token, by where they come from.
 
     Attributes:
-        search: Variance between searches beyond what their seeds explain; None with a single search. With one seed a
-            search it holds the seeds' variance too.
+        search: Variance between searches beyond what their seeds explain; None with a single
+            search. With one seed a search it holds the seeds' variance too.
         seed: Variance between paired seeds within a search; None with one seed a search.
-        block: Long-run variance of one test block; divided by `blocks` it is the block part of the mean's variance.
+        block: Long-run variance of one test block; divided by `blocks` it is the block part of the
+            mean's variance.
         blocks: Number of test blocks.
         blocks_df: Degrees of freedom of `block`.
     """
@@ -40,11 +41,13 @@ class Needed:
     """The cheapest design expected to see a given effect.
 
     Attributes:
-        searches: Number of searches; 1 where only one was made, so that the answer is about configurations.
+        searches: Number of searches; 1 where only one was made, so that the answer is about
+            configurations.
         seeds: Paired seeds a search.
         blocks: Test blocks; more than today's only where no number of searches and seeds would do.
         smallest_visible: Smallest effect in % that this design is expected to see.
-        reachable: Whether that is within the effect asked for; if not, this is the largest design considered.
+        reachable: Whether that is within the effect asked for; if not, this is the largest design
+            considered.
     """
 
     searches: int
@@ -57,8 +60,8 @@ class Needed:
 def components(differences: Differences, parts: Uncertainty) -> Components:
     """Split the variance: seed = mean of var_s(d_rs), search = var_r(D_r) - mean of var_s(d_rs)/S_r, at least 0.
 
-    These are the estimates of a nested analysis of variance (Searle, Casella and McCulloch 1992, "Variance
-    Components", 3.6), where each search has its own number of seeds.
+    These are the estimates of a nested analysis of variance (Searle, Casella and McCulloch 1992,
+    "Variance Components", 3.6), where each search has its own number of seeds.
     """
     runs = [d.mean(axis=1) for d in differences.by_search]
     within = [(float(r.var(ddof=1)), len(r)) for r in runs if len(r) > 1]
@@ -75,10 +78,12 @@ def components(differences: Differences, parts: Uncertainty) -> Components:
 def smallest_visible(parts: Uncertainty, level: float = 0.05, power: float = POWER) -> float:
     """Return the smallest fall in perplexity (%) seen with `power` at two-sided `level`.
 
-    The noncentrality that gives a t-test this power, times the standard error. The degrees of freedom are those of the
-    Student's t with the interval's critical value. A standard error from few replicates is on average too small, by
-    c4 = E[chi_v]/sqrt(v) (0.89 for three replicates), and is divided by it.
-    Source: Bloom (1995), "Minimum Detectable Effects", with the noncentral t instead of its sum of two quantiles.
+    The noncentrality that gives a t-test this power, times the standard error. The degrees of
+    freedom are those of the Student's t with the interval's critical value. A standard error from
+    few replicates is on average too small, by c4 = E[chi_v]/sqrt(v) (0.89 for three replicates),
+    and is divided by it.
+    Source: Bloom (1995), "Minimum Detectable Effects", with the noncentral t instead of its sum of
+        two quantiles.
     """
     if parts.error == 0:
         return 0.0
@@ -104,7 +109,8 @@ def needed(
         level: Level of the look at which it is to be seen.
         search_cost: Cost of a search without its confirm runs, in paired confirm seeds.
         max_searches: Largest number of searches considered.
-        power: Probability of seeing it. Equal arms get an interval within +-`effect` with probability 2 power - 1.
+        power: Probability of seeing it. Equal arms get an interval within +-`effect` with
+            probability 2 power - 1.
     """
     if not effect > 0:
         raise ValueError(f"`effect` must be above 0, got {effect}")

@@ -16,7 +16,8 @@ class ArmProfile:
 
     Attributes:
         arm: Name of the arm.
-        losses: One [S_r, P, N] array for each search: loss per token of each seed, profile point and test block.
+        losses: One [S_r, P, N] array for each search: loss per token of each seed, profile point
+            and test block.
         log_rates: One [P] array for each search: log of the learning rate of each point, ascending.
     """
 
@@ -43,8 +44,10 @@ class Best:
 
     Attributes:
         log_rate: Log of the best learning rate.
-        weights: [P] weights of the profile points that give the fitted loss there; they add up to 1.
-        at_edge: Whether the curve has no minimum within the profile, so that the best measured point stands in.
+        weights: [P] weights of the profile points that give the fitted loss there; they add up to
+            1.
+        at_edge: Whether the curve has no minimum within the profile, so that the best measured
+            point stands in.
     """
 
     log_rate: float
@@ -72,9 +75,10 @@ class OwnBest:
 def best_point(log_rates: Floats, curve: Floats) -> Best:
     """Find the minimum of the quadratic in the log rate through `curve` [P] (least squares with more than 3 points).
 
-    The fitted loss at the minimum is a weighted sum of the measured losses, and the same weights serve every seed and
-    block: at a minimum an error in its place changes the loss only to second order. With fewer than 3 points, without
-    upward curvature, or with a minimum outside the profile, the best measured point is taken.
+    The fitted loss at the minimum is a weighted sum of the measured losses, and the same weights
+    serve every seed and block: at a minimum an error in its place changes the loss only to second
+    order. With fewer than 3 points, without upward curvature, or with a minimum outside the
+    profile, the best measured point is taken.
     """
     lowest = int(np.argmin(curve))
     measured = Best(float(log_rates[lowest]), np.eye(curve.size)[lowest], at_edge=True)
@@ -107,8 +111,8 @@ def own_best(
 ) -> OwnBest:
     """Return the differences with each arm at the minimum of its own curve, seeds paired.
 
-    Each search fits each arm's curve to the mean over its seeds and blocks. "Learning Rate Matters" (arXiv:2602.04998)
-    argues for this comparison; the matched one at `point` stands beside it.
+    Each search fits each arm's curve to the mean over its seeds and blocks. "Learning Rate Matters"
+    (arXiv:2602.04998) argues for this comparison; the matched one at `point` stands beside it.
     """
     if [r.tolist() for r in arm.log_rates] != [r.tolist() for r in reference.log_rates]:
         raise ValueError(
@@ -130,8 +134,9 @@ def own_best(
 def depends_on_rate(matched: Comparison, own: Comparison, gap: Differences) -> bool:
     """Return whether the answer depends on the learning rate.
 
-    It does where the two differences are decided in opposite directions, or where their decisions differ and the gap
-    between them is itself certain (its interval at the comparison's level excludes 0).
+    It does where the two differences are decided in opposite directions, or where their decisions
+    differ and the gap between them is itself certain (its interval at the comparison's level
+    excludes 0).
     """
     if matched.decision == own.decision:
         return False

@@ -15,7 +15,8 @@ class HodgesLehmann:
     """The Hodges-Lehmann estimate of the centre, with its exact interval where there is one.
 
     Attributes:
-        value: Median of the means of all pairs of replicates, each replicate paired with itself too.
+        value: Median of the means of all pairs of replicates, each replicate paired with itself
+            too.
         low: Lower end of the interval, or None with too few replicates for its level.
         high: Upper end, or None.
     """
@@ -28,10 +29,11 @@ class HodgesLehmann:
 def hodges_lehmann(values: Floats, level: float = 0.05) -> HodgesLehmann:
     """Estimate the centre of symmetrically distributed replicates [U].
 
-    The interval inverts Wilcoxon's signed-rank test: with k the largest rank sum for which 2 P(W <= k) <= `level`, it
-    runs from the (k+1)th smallest to the (k+1)th largest pairwise mean. Its coverage is exact, at least 1 - `level`,
-    for any continuous symmetric distribution. It covers the replicates only, not the choice of test blocks.
-    With fewer than 6 replicates (7 at a level of 2 %) no interval is possible.
+    The interval inverts Wilcoxon's signed-rank test: with k the largest rank sum for which 2 P(W <=
+    k) <= `level`, it runs from the (k+1)th smallest to the (k+1)th largest pairwise mean. Its
+    coverage is exact, at least 1 - `level`, for any continuous symmetric distribution. It covers
+    the replicates only, not the choice of test blocks. With fewer than 6 replicates (7 at a level
+    of 2 %) no interval is possible.
     Source: Hodges and Lehmann (1963), "Estimates of Location Based on Rank Tests".
     """
     if values.size == 0:

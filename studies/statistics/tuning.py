@@ -14,10 +14,11 @@ _FEWEST = 4  # trials whose number can be halved twice
 def expected_best(losses: Sequence[float], trials: int) -> Floats:
     """Return [trials]: the expected lowest loss among n of a search's trials, for n = 1 to `trials`.
 
-    Every order of the trials counts equally, so this is the mean over all subsets of n trials. With C ascending losses
-    x_1..x_C, the other trials having none, the lowest of n is x_i with probability C(trials - i, n - 1) / C(trials, n);
-    subsets without any loss are left out. With a loss for every trial this is the unbiased estimate (Tang et al. 2020,
-    "Showing Your Work Doesn't Always Work") of the curve of Dodge et al. (2019), "Show Your Work".
+    Every order of the trials counts equally, so this is the mean over all subsets of n trials. With
+    C ascending losses x_1..x_C, the other trials having none, the lowest of n is x_i with
+    probability C(trials - i, n - 1) / C(trials, n); subsets without any loss are left out. With a
+    loss for every trial this is the unbiased estimate (Tang et al. 2020, "Showing Your Work Doesn't
+    Always Work") of the curve of Dodge et al. (2019), "Show Your Work".
 
     Args:
         losses: Of the trials that were trained to the end.
@@ -45,9 +46,11 @@ class TuningCurve:
     """The mean over searches of what each would have found after n trials.
 
     Attributes:
-        losses: [N] expected best loss per token after 1 to N trials, N that of the search with the fewest trials.
+        losses: [N] expected best loss per token after 1 to N trials, N that of the search with the
+            fewest trials.
         searches: Number of searches in the mean.
-        finished: The fewest trials that a search has finished; early stopping makes a curve flat where these are few.
+        finished: The fewest trials that a search has finished; early stopping makes a curve flat
+            where these are few.
     """
 
     losses: Floats
