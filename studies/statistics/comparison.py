@@ -1,4 +1,4 @@
-"""Compare arms: how large the difference is, how sure, and about what it speaks."""
+"""Compare arms: the size of the difference, its uncertainty, and what it generalizes to."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class Comparison:
     """Change in test perplexity from `reference` to `arm`; negative means that `arm` is better.
 
     Attributes:
-        arm: The arm in question.
-        reference: The arm it is compared with.
-        scope: What the interval speaks about: the "method" with two or more searches, these
+        arm: Name of the arm.
+        reference: Name of the arm that it is compared with.
+        scope: What the interval generalizes to: the "method" with two or more searches, these
             "configurations" with one search and several seeds, or only these "runs" with one search
             and one seed (block noise alone).
         searches: Number of independent searches.
@@ -86,12 +86,13 @@ def compare(
 
     Args:
         differences: One entry for each pair of arms, in the order of the result.
-        level: Level of this look (`looks.level_per_look`); 0.05 where a study is looked at once.
+        level: Level of this look (`looks.level_per_look`); 0.05 if the study has a single look.
         margin: Largest change in perplexity, in %, that does not matter.
 
     Example:
         >>> import numpy as np
-        >>> d = Differences("learnable", "fixed", (np.full((2, 30), -0.02), np.full((2, 30), -0.02)))
+        >>> search = np.full((2, 30), -0.02)
+        >>> d = Differences("learnable", "fixed", (search, search))
         >>> [(round(c.change, 3), c.decision, c.scope) for c in compare([d])]
         [(-1.98, 'better', 'method')]
     """
