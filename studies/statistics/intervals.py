@@ -45,7 +45,7 @@ class Uncertainty:
         return ours + (1 - w) * _tails(self.blocks_df, s)
 
     def critical(self, level: float) -> float:
-        """Return the statistic whose p-value is `level`; it lies between the two parts' quantiles."""
+        """Return the statistic with the p-value `level`, between the two parts' critical values."""
         dfs = (self.blocks_df, self.replicates_df or self.blocks_df)
         ends = [float(special.stdtrit(df, 1 - level / 2)) for df in dfs]
         low, high = min(ends), max(ends)
