@@ -88,7 +88,7 @@ def placement(runs: Sequence[Record], block_size: int, seed: int) -> Placement:
 
 
 def _some(pairs: Pairs, seed: int) -> Pairs:
-    """Return all pairs, or ``_MOST_PAIRS`` drawn at random: many searches make thousands of pairs."""
+    """Return the pairs, or ``_MOST_PAIRS`` drawn at random: many searches make thousands."""
     if len(pairs) <= _MOST_PAIRS:
         return pairs
     drawn = np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from hylorada.data.perplexity import NUM_BINS, position_bins
-from studies.analysis.confirm_losses import ConfirmLosses, Floats
+from studies.analysis.confirm_losses import NO_MARGIN, ConfirmLosses, Floats
 from studies.spec.study import Study
 from studies.statistics import comparison as method
-from studies.statistics.decision import parameters_per_percent
+from studies.statistics.decision import parameters_per_percent, within_margin
 from studies.statistics.differences import Differences, paired
 from studies.statistics.looks import level_per_look
 from studies.statistics.positions import by_position
@@ -19,9 +19,7 @@ from studies.statistics.power import needed
 from studies.statistics.profile import ArmProfile, OwnBest, depends_on_rate, own_best
 
 Outcome = Literal["", "better", "worse", "equivalent", "undecided"]
-WANTED_EFFECT = (
-    0.1  # % PPL; results name the cheapest design that would see a difference of this size
-)
+WANTED_EFFECT = 0.1  # % PPL; results name the cheapest design that would see this difference
 
 
 @dataclass(frozen=True)
@@ -134,6 +132,11 @@ class Comparison:
     positions: Mapping[str, Change] = field(default_factory=dict)
     parameters_per_percent: float | None = None
     needed: Needed | None = None
+
+
+def stays_within(change: Change | Comparison, margin: float) -> bool:
+    """Return whether the interval of a change lies within +-``margin`` %, whatever its outcome."""
+    return within_margin(change.low, change.high, margin or NO_MARGIN)
 
 
 def compare_arms(

@@ -145,7 +145,7 @@ def _importances(pooled: optuna.Study, ranks: Floats, names: Sequence[str]) -> F
 
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, _TOP / len(ranks)))
     with warnings.catch_warnings():
-        # Optuna warns that low values of `target` are good, and of conditions met by one trial only.
+        # Optuna warns that low values of `target` are good, and of conditions met by one trial.
         warnings.simplefilter("ignore")
         importances = get_param_importances(
             pooled,

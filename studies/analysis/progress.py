@@ -38,7 +38,7 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
     return lines
 
 
-def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
+def resume_command(name: str, records: Mapping[str, Record]) -> list[str]:
     """Return the command that resumes a study, or the explanation of one of its winners."""
     begun = [r for r in records.values() if r.state == "running"]
     if not begun or any(r.stage != "explain" for r in begun):

@@ -49,7 +49,7 @@ def _gathered(folder: Folder, before: Results | None = None, documents: Any = No
 def _losses(
     effect: float = 0.0, search_sd: float = 0.0, by_tenth: Any = None, best: Any = None
 ) -> Any:
-    """Return losses per token: 3, noise shared by both arms, a difference, a learning-rate curve."""
+    """Return losses per token: 3 + noise that arms share + a difference + a learning-rate curve."""
     blocks = np.random.default_rng(0).normal(0, 0.3, (12, 10))
 
     def values(r: Record) -> Any:
@@ -102,7 +102,7 @@ def test_blocks_of_a_document_are_no_independent_samples(folder: Folder) -> None
 def test_one_search_speaks_of_configurations(folder: Folder) -> None:
     _finish(folder, _losses(effect=-0.02), searches=1)
     assert _compared(folder).scope == "configurations"
-    assert "configurations alone" in _gathered(folder).verdict
+    assert "configurations only" in _gathered(folder).verdict
 
 
 def test_profile_has_the_matched_change_at_each_rate(folder: Folder) -> None:
@@ -142,7 +142,7 @@ def test_rate_at_the_edge_of_stability_is_noted(folder: Folder) -> None:
     _finish(folder, values, searches=2)
     (note,) = [n for n in _gathered(folder).notes if "edge of stability" in n]
     assert note.startswith(
-        "fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate"
+        "fixed vs baseline: the difference varies 10 times less between runs at 0.5 times the "
     )
 
 

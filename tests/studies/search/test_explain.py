@@ -19,7 +19,7 @@ from studies.analysis.explanation import (
     read_explanations,
     write_explanation,
 )
-from studies.analysis.progress import going_on, stage_lines
+from studies.analysis.progress import resume_command, stage_lines
 from studies.analysis.results import gather
 from studies.files.folder_files import write_json
 from studies.learnable_bucketing import STUDY
@@ -206,7 +206,7 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
     jobs = [campaign.next_job() or pytest.fail("no job") for _ in range(3)]
     campaign.on_report(jobs[0][0].name, _report(jobs[0][0], 8, 3.0))
     assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 started runs ended"
-    assert going_on("try", store.records) == [
+    assert resume_command("try", store.records) == [
         "hylorada",
         "explain",
         "try",

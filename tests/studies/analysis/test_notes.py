@@ -1,10 +1,10 @@
-"""What the reader of a verdict must know besides it."""
+"""Notes on a study's results."""
 
 from typing import Any
 
 import pytest
 
-from studies.analysis.results import empty_buckets
+from studies.analysis.notes import empty_buckets
 from studies.trials.messages import Report
 from studies.trials.records import Record
 
@@ -31,13 +31,13 @@ def confirmed(*ends: tuple[float, ...]) -> list[Record]:
         ([(0.4, 1.6, 2.4)], None),
         (
             [(0.0, 32.0, 64.0)],
-            "was given 4 buckets, of which 2 hold a position",
+            "only 2 of 4 buckets still contain a position after training",
         ),  # at both ends of the block
-        ([(16.2, 16.7, 48.0)], "was given 4 buckets, of which 3 hold a position"),  # two met
+        ([(16.2, 16.7, 48.0)], "only 3 of 4 buckets still contain a position"),  # two met
         ([(16.0, 17.0, 48.0)], None),
         (
             [(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)],
-            "was given 4 buckets, of which 3 to 4 hold a position",
+            "in 1 of 2 runs only 3 of 4 buckets still contain a position",
         ),
     ],
 )
@@ -46,11 +46,11 @@ def test_buckets_that_hold_nothing_are_told(
 ) -> None:
     notes = empty_buckets({"a": confirmed(*ends)}, 64)
     assert len(notes) == (told is not None)
-    assert all(f"arm 'a' {told}" in note for note in notes)
+    assert all(f"arm 'a': {told}" in note for note in notes)
 
 
 def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> None:
     (note,) = empty_buckets({"a": confirmed((16.2, 16.7, 48.0), (32.0,))}, 64)
     assert note.startswith(
-        "in 1 of 2 runs of arm 'a' some buckets hold no position at the end of training (3 of 4 do)"
+        "arm 'a': in 1 of 2 runs only 3 of 4 buckets still contain a position after training"
     )
