@@ -173,8 +173,13 @@ def _looks_ahead(runs: Runs) -> list[str]:
         f"arm {arm!r} pools over the whole block, future tokens included "
         "(replication_noncausal_pooling), so its PPL is not that of a language model"
         for arm, of_arm in runs.items()
-        if of_arm and of_arm[0].adapter.get("replication_noncausal_pooling")
+        if of_arm and sees_future(of_arm[0])
     ]
+
+
+def sees_future(record: Record) -> bool:
+    """Return whether a run's adapter sees the tokens that it predicts."""
+    return bool(record.adapter.get("replication_noncausal_pooling"))
 
 
 def repeated_look(earlier: Sequence[str], study: Study) -> list[str]:
