@@ -245,7 +245,7 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
     assert outcomes.pop("num_landmarks") == "better"
     assert set(outcomes.values()) <= {"equivalent"}
     assert sentences(found)[1].startswith(
-        "On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
+        "On the path from the defaults, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
     )
     assert (found.blocks, found.tokens, found.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
     assert found.default_ppl is not None
@@ -255,8 +255,9 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
     found = explain(finish(folder), noise)
     assert sentences(found)[1:3] == [
-        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter (under 0.5 %).",
-        "One step away from it, no neighbour is surely better by more than 0.5 %.",
+        "On the path from the defaults, num_landmarks, num_buckets and bucket_spacing do not matter "
+        "(under 0.5 %).",
+        "One step away from the winner, no neighbour is certainly better by more than 0.5 %.",
     ]
 
 
@@ -344,7 +345,7 @@ def test_report_shows_the_explanation_and_says_when_it_is_old(folder: Folder) ->
     values["explanations"][0]["trial"] = "fixed-0099"
     write_json(store.folder / EXPLAIN_FILE, values, f"{store.id}/explain")
     write_html(results, store.records, store.study, page)
-    assert "The search has found another winner since" in page.read_text()
+    assert "The search has another winner since then" in page.read_text()
     assert explained(found, "#2a6fb0")
 
 
