@@ -88,7 +88,8 @@ def _steadier_below(losses: ConfirmLosses) -> list[str]:
                 notes.append(
                     f"{pair[0]} vs {pair[1]}: the difference varies {here / there:.0f} times less "
                     f"between runs at {factor:g} times the winning learning rate, so the winning "
-                    "rate lies near the edge of stability, where chance decides; see the report"
+                    "rate lies near the edge of stability, where chance decides; "
+                    'see "Learning rate" in the report'
                 )
                 break
     return notes
@@ -109,7 +110,8 @@ def _better_above(losses: ConfirmLosses) -> list[str]:
     gain = -100 * np.expm1(means[best] - means[1.0])
     return [
         f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate, "
-        "so the searched range may be too low; the report shows the changes at that rate"
+        "so the searched range may be too low; "
+        'see "Learning rate" in the report for the changes at that rate'
     ]
 
 
@@ -148,18 +150,20 @@ def empty_buckets(runs: Runs, block_size: int) -> list[str]:
             continue
         where = f"in {len(short)} of {len(buckets)} runs " if len(short) < len(buckets) else ""
         notes.append(
-            f"arm {arm!r}: {where}only {_shares(short)} buckets still contain a position "
-            "after training; see the boundaries in the report"
+            f"arm {arm!r}: {where}only {_containing(short)} after training; "
+            f'see "Boundaries of {arm}" in the report'
         )
     return notes
 
 
-def _shares(short: Sequence[tuple[int, int]]) -> str:
-    """Return "4 of 8" or "3 to 5 of 8" for runs with equally many buckets, else one share a run."""
-    used = sorted({u for u, _ in short})
+def _containing(short: Sequence[tuple[int, int]]) -> str:
+    """Say how many buckets still contain a position, given (used, all) buckets of each run."""
     if len({count for _, count in short}) == 1:
-        return f"{' to '.join(map(str, sorted({used[0], used[-1]})))} of {short[0][1]}"
-    return ", ".join(f"{u} of {count}" for u, count in short)
+        used = [u for u, _ in short]
+        span = " to ".join(map(str, sorted({min(used), max(used)})))
+        return f"{span} of {short[0][1]} buckets still contain a position"
+    shares = ", ".join(f"{u} of {count}" for u, count in short)
+    return f"some buckets still contain a position ({shares})"
 
 
 def _used_buckets(edges: Sequence[float], block_size: int) -> int:

@@ -144,7 +144,12 @@ def comparisons_sheet(results: Results) -> Sheet:
         "at own best rate",
     )
     last_titles = ("p", "Holm p", "smallest visible, %", "parameters per 1 %")
-    return Sheet(("comparison", *titles, *last_titles, "effect"), tuple(rows))
+    caption = (
+        "p: two-sided, for no change; Holm p: adjusted over these comparisons; smallest visible: "
+        "with 80 % power; effect: class of the interval on the published scale of improvements."
+    )
+    columns = ("comparison", *titles, *last_titles, "effect")
+    return Sheet(columns, tuple(rows), caption if rows else "")
 
 
 def _range(c: Change | None) -> str:
