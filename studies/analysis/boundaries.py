@@ -1,4 +1,4 @@
-"""Where the boundaries of an arm's confirm runs end: against the two fixed spacings, and against chance."""
+"""The learned boundaries of an arm's confirm runs, compared with fixed spacings and with chance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from studies.trials.records import Record
 if TYPE_CHECKING:
     from torch import Generator
 
-DRAWS = 999  # of random boundaries
+DRAWS = 999  # sets of random boundaries for each run
 _MOST_PAIRS = 100
 Spacing = Literal["log", "uniform"]
 SPACINGS: tuple[Spacing, ...] = ("log", "uniform")
@@ -30,7 +30,7 @@ SPACINGS: tuple[Spacing, ...] = ("log", "uniform")
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of the boundaries when training began and when it ended."""
+    """A figure of the boundaries at the start and at the end of training."""
 
     start: float
     end: float
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Together:
-    """How well runs agree when training begins and when it ends."""
+    """The agreement of runs at the start and at the end of training."""
 
     start: Agreement
     end: Agreement
@@ -46,13 +46,13 @@ class Together:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the boundaries of some runs lie.
+    """The positions of the boundaries of some runs.
 
     Attributes:
-        runs: how many.
-        distances: mean distance to each spacing with as many buckets, in tokens a boundary.
-        seeds: how well runs of one search agree; None without two seeds.
-        searches: how well runs of different searches agree; None without two searches.
+        runs: Number of runs.
+        distances: Mean distance to each spacing with as many buckets, in tokens per boundary.
+        seeds: Agreement of runs of the same search; None if no search has two runs.
+        searches: Agreement of runs of different searches; None with a single search.
     """
 
     runs: int
@@ -62,44 +62,43 @@ class Placement:
 
 
 def spaced(spacing: Spacing, count: int, block_size: int) -> Floats:
-    """Return where an adapter of a spacing starts with ``count`` boundaries, in token positions."""
+    """Return the ``count`` initial boundaries of a spacing, in token positions."""
     return _initial(spacing, count, block_size, stream(0))
 
 
 def placement(runs: Sequence[Record], block_size: int, seed: int) -> Placement:
     """Compare the boundaries of confirm runs with the spacings and with each other.
 
-    Only positions of the block count, so a boundary that has left it is taken as at its edge.
+    A boundary that has left the block counts as lying at its edge.
 
     Args:
-        runs: with learned boundaries; they may differ in how many they have.
-        block_size: T.
-        seed: of the study, for the random boundaries.
+        runs: Confirm runs with learned boundaries; their numbers of boundaries may differ.
+        block_size: Number of tokens in a block, T.
+        seed: Seed of the study, for drawing random boundaries.
     """
-    found = []
+    agreements = []
     for name, pairs in zip(("seeds", "searches"), pairs_of([r.search for r in runs]), strict=True):
         chosen = _some(pairs, derive_seed(seed, name))
-        found.append(
+        agreements.append(
             _together(runs, chosen, block_size, stream(seed, "random boundaries", name))
             if chosen
             else None
         )
-    return Placement(len(runs), distances(runs, block_size), *found)
+    return Placement(len(runs), distances(runs, block_size), *agreements)
 
 
 def _some(pairs: Pairs, seed: int) -> Pairs:
-    """Return at most ``_MOST_PAIRS`` of the pairs, drawn at random: a study of many searches has thousands."""
+    """Return the pairs, or ``_MOST_PAIRS`` drawn at random: many searches make thousands."""
     if len(pairs) <= _MOST_PAIRS:
         return pairs
-    return [
-        pairs[i] for i in np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)
-    ]
+    drawn = np.random.default_rng(seed).choice(len(pairs), _MOST_PAIRS, replace=False)
+    return [pairs[i] for i in drawn]
 
 
 def _together(
     runs: Sequence[Record], pairs: Pairs, block_size: int, generator: "Generator"
 ) -> Together:
-    """Compare the distances of pairs of runs with those of boundaries as ``boundary_init: random`` draws them."""
+    """Compare pairs of runs with boundaries drawn as ``boundary_init: random`` draws them."""
     used = sorted({i for pair in pairs for i in pair})
     starts, ends = _sets([runs[i] for i in used], block_size)
     pairs = [(used.index(a), used.index(b)) for a, b in pairs]
@@ -112,13 +111,13 @@ def _together(
 
 
 def distances(runs: Sequence[Record], block_size: int) -> dict[Spacing, Change]:
-    """Return the mean distance of runs to each spacing, in tokens a boundary."""
+    """Return the mean distance of the runs to each spacing, in tokens per boundary."""
     starts, ends = _sets(runs, block_size)
     return {s: Change(_away(starts, s, block_size), _away(ends, s, block_size)) for s in SPACINGS}
 
 
 def _sets(runs: Sequence[Record], block_size: int) -> tuple[list[Floats], list[Floats]]:
-    """Return the boundaries at the start and at the end of each run."""
+    """Return the boundaries of each run at its start and at its end, clipped to the block."""
     last = [r.reports[-1] for r in runs]
     starts, ends = [x.start_boundaries for x in last], [x.boundaries for x in last]
     return [np.clip(s, 0, block_size) for s in starts], [np.clip(e, 0, block_size) for e in ends]
@@ -129,9 +128,9 @@ def _away(sets: Sequence[Floats], spacing: Spacing, block_size: int) -> float:
 
 
 def _initial(init: BoundaryInit, count: int, block_size: int, generator: "Generator") -> Floats:
-    import torch  # takes seconds to import, and most commands need none
+    import torch  # takes seconds to import, and most commands don't need it
 
     from hylorada.adapters.buckets import initial_boundaries
 
-    found = initial_boundaries(init, count + 1, block_size, generator, torch.float64)
-    return np.asarray(found.numpy() * block_size)
+    boundaries = initial_boundaries(init, count + 1, block_size, generator, torch.float64)
+    return np.asarray(boundaries.numpy() * block_size)

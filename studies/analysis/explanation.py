@@ -1,4 +1,4 @@
-"""The explanation of a winner: what each change around it does to the validation loss; measured, stored, read back."""
+"""The explanation of a winner: the effect of each change around it on validation loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from studies.analysis.comparisons import NO_MARGIN, Change
+from studies.analysis.comparisons import Change
+from studies.analysis.confirm_losses import NO_MARGIN
 from studies.files.folder_files import read_json, write_json
 from studies.statistics import comparison as method
 from studies.statistics.differences import paired
@@ -23,17 +24,17 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Effect:
-    """What one change of a configuration does to validation PPL, on paired seeds.
+    """The effect of one change of a configuration on validation PPL, over paired seeds.
 
     Attributes:
-        parameter: that is changed; empty for all that lead from the defaults to the winner.
-        before: its value before; None where that is no single value.
-        after: its value after.
-        also: conditional parameters that come with it, and their values.
-        change: in %, negative is better; None where no seed has a finished run on both sides.
-        by_seed: the same for each seed.
-        smallest_visible: smallest change in % that is seen with 80 % power.
-        note: what has become of the seeds that are missing.
+        parameter: The parameter that changes; empty for the step from the defaults to the winner.
+        before: Its value before; None for that whole step.
+        after: Its value after; None for that whole step.
+        also: Conditional parameters that come with it, and their values.
+        change: Change in %, negative is better; None if no seed has a finished run on both sides.
+        by_seed: The change of each seed, in %.
+        smallest_visible: Smallest change in % that is seen with 80 % power.
+        note: How many runs are missing, and why the first of them is.
     """
 
     parameter: str
@@ -51,22 +52,23 @@ class Explanation:
     """Why the winner of an arm in one search differs from the defaults, and from its neighbours.
 
     Attributes:
-        arm: its arm.
-        search: of which it is the winner.
-        trial: the search trial that has won.
-        block: the matched block whose common values all these runs have; None in a study that is not matched.
-        seeds: paired seeds, fresh: neither the search nor any other stage has used them.
-        blocks: validation blocks of each run.
-        tokens: predicted in them.
-        unseen: whether the search has not been evaluated on these blocks.
-        margin: largest change in % that does not matter.
-        default_ppl: of the defaults, exp of the mean loss over seeds; None where none has finished.
-        winner_ppl: of the winner.
-        unchanged: parameters in which the winner has the default.
-        whole: the step from the defaults to the winner; None where the two are the same.
-        path: its parts, each on top of those before it.
-        neighbours: from the winner one step away in one parameter.
-        provenance: commit, versions, model and data fingerprints of the process that measured last.
+        arm: Arm of the winner.
+        search: Search that it has won.
+        trial: Name of the winning search trial.
+        block: Matched block whose common values all these runs share; None if the study is not
+            matched.
+        seeds: Number of paired seeds; they are fresh, so no other stage has used them.
+        blocks: Number of validation blocks that each run is evaluated on.
+        tokens: Number of tokens predicted in them.
+        unseen: Whether the search has not been evaluated on these blocks.
+        margin: Largest change in % that does not matter.
+        default_ppl: PPL of the defaults, exp of the mean loss over seeds; None if no run finished.
+        winner_ppl: PPL of the winner, computed alike.
+        unchanged: Parameters that have their default value in the winner.
+        whole: The step from the defaults to the winner; None if the two are equal.
+        path: The parts of that step, each on top of those before it.
+        neighbours: Steps from the winner to configurations that differ in one parameter.
+        provenance: Commit, versions, and model and data fingerprints of the last measuring process.
     """
 
     arm: str
@@ -94,9 +96,9 @@ class Losses:
     """The losses of all runs that explain a winner.
 
     Args:
-        folder: of the study.
-        runs: the record of each seed's run, by a text that stands for its point.
-        block_size: tokens in a block.
+        folder: Folder of the study.
+        runs: The record of each seed's run, by a key that stands for its configuration.
+        block_size: Tokens in a block.
     """
 
     def __init__(self, folder: Path, runs: Mapping[str, Sequence[Record]], block_size: int) -> None:
@@ -111,16 +113,16 @@ class Losses:
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks each run is evaluated on."""
+        """Number of blocks that each run is evaluated on."""
         return next((len(x) for x in self._losses.values()), 0)
 
     def ppl(self, key: str) -> float | None:
-        """Return exp of the mean loss per token over a point's finished runs."""
-        found = [self._losses[r.name].mean() for r in self._runs[key] if r.name in self._losses]
-        return float(np.exp(np.mean(found) / self.tokens_per_block)) if found else None
+        """Return exp of the mean loss per token over a point's finished runs; None without any."""
+        means = [self._losses[r.name].mean() for r in self._runs[key] if r.name in self._losses]
+        return float(np.exp(np.mean(means) / self.tokens_per_block)) if means else None
 
     def seeds(self, *keys: str) -> list[int]:
-        """Return the seeds whose runs have finished at every one of these points."""
+        """Return the seeds whose runs have finished at all of these points."""
         return sorted(
             set.intersection(
                 *({r.number for r in self._runs[k] if r.name in self._losses} for k in keys)
@@ -128,12 +130,12 @@ class Losses:
         )
 
     def at(self, key: str, seeds: Sequence[int]) -> Floats:
-        """Return [S, N] loss sums of a point's runs on these seeds."""
+        """Return [S, N] loss sums of a point's runs, by seed and validation block."""
         by_seed = {r.number: r.name for r in self._runs[key]}
         return np.stack([self._losses[by_seed[seed]] for seed in seeds]).astype(np.float64)
 
     def lost(self, *keys: str) -> str:
-        """Say how many runs of these points have not finished, and why the first of them has not."""
+        """Return how many runs of these points are missing and why the first is; "" if none is."""
         runs = {r.name: r for k in keys for r in self._runs[k]}
         lost = [r for r in runs.values() if r.name not in self._losses]
         return f"{len(lost)} of {len(runs)} runs {lost[0].state}: {lost[0].reason}" if lost else ""
@@ -145,10 +147,10 @@ def measure(
     """Compare the two ends of each move as one family, with Holm's adjustment over it.
 
     Args:
-        moves: of one family.
-        losses: of all runs.
-        keys: of the points before and after each move, by its place in ``moves``.
-        margin: largest change in % that does not matter.
+        moves: Moves of one family.
+        losses: Losses of all runs.
+        keys: Keys of the points before and after each move, by its index in ``moves``.
+        margin: Largest change in % that does not matter.
     """
     effects = [replace(_unmeasured(m), note=losses.lost(*keys[i])) for i, m in enumerate(moves)]
     measured = [i for i in range(len(moves)) if losses.seeds(*keys[i])]
@@ -159,10 +161,10 @@ def measure(
         differences.append(
             paired(moves[i].parameter, "before", [after], [before], losses.tokens_per_block)
         )
-    found = (
+    compared = (
         method.compare(differences, level=LEVEL, margin=margin or NO_MARGIN) if differences else ()
     )
-    for i, c in zip(measured, found, strict=True):
+    for i, c in zip(measured, compared, strict=True):
         change = Change(c.change, c.low, c.high, c.p_holm, c.decision)
         effects[i] = replace(
             effects[i], change=change, by_seed=c.by_seed[0], smallest_visible=c.smallest_visible
@@ -176,11 +178,11 @@ def _unmeasured(move: Move) -> Effect:
 
 
 def step_between(start: Point, goal: Point) -> Move:
-    """Return the move that changes all at once."""
+    """Return the move that changes all parameters at once."""
     return Move("", start, goal)
 
 
-# --- explain.json -----------------------------------------------------------------------------------------------------
+# --- explain.json ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class _Stored:
 
 
 def read_explanations(folder: Path) -> tuple[Explanation, ...]:
-    """Return what a study folder holds, by arm and search; none in a folder whose winners were not explained.
+    """Return the explanations in a study folder, by arm and search; empty if it has none.
 
     Raises:
         InputError: The file is damaged, or belongs to another study.
@@ -201,14 +203,14 @@ def read_explanations(folder: Path) -> tuple[Explanation, ...]:
     return stored.explanations
 
 
-def write_explanation(folder: Path, found: Explanation) -> None:
-    """Keep an explanation beside those of other arms and searches, in place of an earlier one of the same."""
-    place = (found.arm, found.search)
+def write_explanation(folder: Path, explanation: Explanation) -> None:
+    """Store an explanation in place of an earlier one of the same arm and search."""
+    place = (explanation.arm, explanation.search)
     others = [e for e in read_explanations(folder) if (e.arm, e.search) != place]
-    kept = sorted([*others, found], key=lambda e: (e.arm, e.search))
+    kept = sorted([*others, explanation], key=lambda e: (e.arm, e.search))
     write_json(folder / EXPLAIN_FILE, asdict(_Stored(tuple(kept))), _owner(folder))
 
 
 def _owner(folder: Path) -> str:
-    """Return what the checksum is bound to."""
+    """Return the owner that the checksum is bound to."""
     return owner_of(read_id(folder), "explain")

@@ -1,4 +1,4 @@
-"""How a trained adapter's gate weighs the landmarks at each position, read from its checkpoint alone."""
+"""The weight of each landmark at each position, read from a trained adapter's checkpoint alone."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from studies.trials.records import Record
 
 @dataclass(frozen=True, eq=False)
 class Gates:
-    """The position part of one run's gates.
+    """The position part of a run's gates.
 
     Attributes:
-        run: the confirm run.
+        run: The confirm run.
         weights: [T, L] weight of each landmark at each position; rows sum to 1.
-        starts: first position of each stretch of positions that are mostly in one bucket.
+        starts: First position of each stretch of positions that lie mostly in one bucket.
     """
 
     run: Record
@@ -30,14 +30,16 @@ def read_gates(folder: Path, record: Record) -> Gates | None:
     """Return the gates of a confirm run.
 
     Args:
-        folder: of the study.
-        record: of the run.
+        folder: Folder of the study.
+        record: Record of the run.
 
     Returns:
-        None where the gates don't look at the position, or the adapter is gone, damaged or of an earlier version.
+        The gates; None if they don't depend on the position, or if the adapter is missing, damaged
+        or of an earlier version.
     """
+    # torch takes seconds to import
     from hylorada.adapters.landmarks.position_adaptive import position_gates
-    from hylorada.training.checkpoint import read_parameters  # torch takes seconds to import
+    from hylorada.training.checkpoint import read_parameters
 
     with suppress(InputError, OSError):
         config = HyLoRADAConfig.from_dict(record.adapter)

@@ -1,4 +1,4 @@
-"""How much each searched parameter matters: Optuna's conditional PED-ANOVA on first-rung losses, against shuffles."""
+"""Importance of each searched parameter: Optuna's conditional PED-ANOVA on first-rung losses."""
 
 import math
 import warnings
@@ -17,19 +17,19 @@ from studies.trials.optuna_database import expected
 from studies.trials.records import Record, records_of
 
 FEWEST = 20  # trials of an arm
-MOST = 500  # of more trials as many are drawn at random: the time grows with their number
-_TOP = 5  # trials that PED-ANOVA should have in the group whose parameters it looks at (Optuna's advice)
+MOST = 500  # trials; of more, this many are drawn at random, because time grows with their number
+_TOP = 5  # trials: the smallest top group that Optuna advises for PED-ANOVA
 _SHUFFLES = 199
 _LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Share:
-    """Holds the importance of one parameter.
+    """The importance of one parameter.
 
     Attributes:
-        share: Its part of the importance of all parameters.
-        chance: The share that it would exceed by chance with a probability of 5 % divided by the number of parameters.
+        share: Its share of the importance of all parameters.
+        chance: Share that it would exceed by chance with probability 5 % / number of parameters.
     """
 
     share: float
@@ -37,17 +37,17 @@ class Share:
 
     @property
     def stands_out(self) -> bool:
-        """Return whether the importance is more than chance."""
+        """Whether the share exceeds what chance allows."""
         return self.share > self.chance
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The importances of one arm's parameters.
+    """The importance of each of an arm's parameters.
 
     Attributes:
-        trials: How many trials have a loss at the step, or diverged before it.
-        shares: By parameter, the most important first; empty with too few trials.
+        trials: Number of trials that have a loss at the step or diverged before it.
+        shares: Share of each parameter, the most important first; empty with too few trials.
     """
 
     trials: int
@@ -55,27 +55,33 @@ class Importance:
 
 
 def rung_step(study: Study) -> int:
-    """Return the step whose losses are compared: ASHA's first rung, which every trial reaches, or the last step."""
+    """Return the step at which losses are compared.
+
+    It is ASHA's first rung, which every trial reaches, or the last step without rungs.
+    """
     return min((*study.rungs(), study.max_steps))
 
 
 def importance(
     records: Mapping[str, Record], study: Study, arm: str, folder: Path
 ) -> Importance | None:
-    """Return the importance of an arm's parameters over all its searches; None where it searches fewer than two.
+    """Return the importance of an arm's parameters, with all of its searches pooled.
 
     Args:
-        records: all of the study.
-        study: the study.
-        arm: by name.
-        folder: of the study, for messages.
+        records: All records of the study, by name.
+        study: The study.
+        arm: Name of the arm.
+        folder: Folder of the study, for messages.
+
+    Returns:
+        The importance; None if the arm searches fewer than two parameters, or no trial has a loss.
 
     Raises:
-        InputError: a record does not fit the study.
+        InputError: A record does not fit the study.
     """
     searched = [n for n, p in study.space(arm).parameters.items() if p.values.size != 1]
-    found = [(r, _loss(r, rung_step(study))) for r in records_of(records, "search", arm)]
-    losses = {r.name: loss for r, loss in found if loss is not None}
+    ranked = [(r, _loss(r, rung_step(study))) for r in records_of(records, "search", arm)]
+    losses = {r.name: loss for r, loss in ranked if loss is not None}
     if len(searched) < 2 or not losses:
         return None
     if len(losses) < FEWEST or not any(map(math.isfinite, losses.values())):
@@ -89,7 +95,7 @@ def importance(
 
 
 def _loss(record: Record, step: int) -> float | None:
-    """Return the validation loss at a step; infinity for a trial that diverged before it."""
+    """Return the validation loss at a step: infinity if the trial diverged, None if it has none."""
     for report in record.reports:
         nll = report.metrics.get("eval/nll")
         if report.step == step and nll is not None and math.isfinite(nll):
@@ -98,7 +104,10 @@ def _loss(record: Record, step: int) -> float | None:
 
 
 def _pool(records: Sequence[Record], study: Study, folder: Path) -> optuna.Study:
-    """Return an Optuna study of all these trials, each complete, for PED-ANOVA reads no others; losses come apart."""
+    """Return an Optuna study of these trials without their losses.
+
+    All of them are complete, because PED-ANOVA reads no others.
+    """
     trials = [expected(folder, study, r) for r in records]
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -115,37 +124,33 @@ def _pool(records: Sequence[Record], study: Study, folder: Path) -> optuna.Study
 def _shares(
     pooled: optuna.Study, losses: Sequence[float], names: Sequence[str], draws: np.random.Generator
 ) -> dict[str, Share]:
-    """Compare each importance with those of shuffled losses: a Monte Carlo test, with Bonferroni's level."""
-    ranks = np.argsort(np.argsort(losses, kind="stable")).astype(
-        np.float64
-    )  # PED-ANOVA needs no more, and no infinity
-    found = _importances(pooled, ranks, names)
+    """Return each share and its chance level, from shuffled losses and Bonferroni's correction."""
+    # PED-ANOVA needs ranks alone, and would not take infinite losses.
+    ranks = np.argsort(np.argsort(losses, kind="stable")).astype(np.float64)
+    measured = _importances(pooled, ranks, names)
     shuffled = np.sort(
         [_importances(pooled, draws.permutation(ranks), names) for _ in range(_SHUFFLES)], axis=0
     )
-    place = math.ceil(
-        (1 - _LEVEL / len(names)) * (1 + _SHUFFLES)
-    )  # exceeded with that probability by chance
+    # Chance exceeds the shuffle at this place with probability _LEVEL / len(names).
+    place = math.ceil((1 - _LEVEL / len(names)) * (1 + _SHUFFLES))
     chance = shuffled[min(place, _SHUFFLES) - 1]
-    total = found.sum() or 1.0
-    order = sorted(range(len(names)), key=lambda i: (-found[i], i))
-    return {names[i]: Share(float(found[i] / total), float(chance[i] / total)) for i in order}
+    total = measured.sum() or 1.0
+    order = sorted(range(len(names)), key=lambda i: (-measured[i], i))
+    return {names[i]: Share(float(measured[i] / total), float(chance[i] / total)) for i in order}
 
 
 def _importances(pooled: optuna.Study, ranks: Floats, names: Sequence[str]) -> Floats:
-    from optuna.importance import (
-        PedAnovaImportanceEvaluator,
-        get_param_importances,
-    )  # imports scikit-learn
+    # imports scikit-learn
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, _TOP / len(ranks)))
     with warnings.catch_warnings():
-        # Optuna warns that low values of `target` count as good, and of conditions that hold for a single trial
+        # Optuna warns that low values of `target` are good, and of conditions met by one trial.
         warnings.simplefilter("ignore")
-        found = get_param_importances(
+        importances = get_param_importances(
             pooled,
             evaluator=evaluator,
             target=lambda trial: float(ranks[trial.number]),
             normalize=False,
         )
-    return np.array([found.get(name, 0.0) for name in names])
+    return np.array([importances.get(name, 0.0) for name in names])

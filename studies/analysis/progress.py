@@ -1,4 +1,4 @@
-"""How far a study has come, and which command goes on with it."""
+"""The progress of a study, and the command that resumes it."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,10 @@ from studies.trials.winners import counting, wanted_runs
 
 
 def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
-    """Say how far each stage has come; how many runs a stage has is known once the one before has ended."""
+    """Return one line per stage with its number of ended runs.
+
+    The exact number of runs of a stage is known only once the stage before has ended.
+    """
     ended = {
         s: sum(r.state != "running" for r in counting(study, records, s))
         for s in ("search", "select", "confirm")
@@ -35,7 +38,7 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
     return lines
 
 
-def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
+def resume_command(name: str, records: Mapping[str, Record]) -> list[str]:
     """Return the command that resumes a study, or the explanation of one of its winners."""
     begun = [r for r in records.values() if r.state == "running"]
     if not begun or any(r.stage != "explain" for r in begun):
@@ -44,7 +47,6 @@ def going_on(name: str, records: Mapping[str, Record]) -> list[str]:
     seeds = 1 + max(
         r.number for r in records.values() if (r.stage, r.arm, r.search) == ("explain", arm, search)
     )
-    asked = (
-        ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []
-    )  # as many as there are runs of, at least
-    return ["hylorada", "explain", name, "--arm", arm, "--search", str(search), *asked]
+    # at least as many seeds as there are runs of
+    seeds_option = ["--seeds", str(seeds)] if seeds > FEWEST_SEEDS else []
+    return ["hylorada", "explain", name, "--arm", arm, "--search", str(search), *seeds_option]

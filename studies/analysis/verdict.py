@@ -1,45 +1,47 @@
-"""The verdict in words: what was found about the arms, how sure it is, what it depends on, what more would take."""
+"""The verdict in words: the outcome of each comparison, its scope, its limits and what it needs."""
 
 from collections.abc import Sequence
 
-from studies.analysis.comparisons import Change, Comparison
+from studies.analysis.comparisons import Change, Comparison, stays_within
 from studies.spec.study import Study
 
 _SUBJECT = {
     "better": "{subject} helps.",
-    "worse": "{subject} makes it worse.",
-    "equivalent": "{subject} makes no difference that matters.",
-    "undecided": "Whether {subject} helps is undecided.",
+    "worse": "{subject} makes perplexity worse.",
+    "equivalent": "{subject} makes no practical difference.",
+    "undecided": "It is undecided whether {subject} helps.",
 }
-_FINDING = {
+_OUTCOME = {
     "better": "{arm} is better than {reference}",
     "worse": "{arm} is worse than {reference}",
     "equivalent": "{arm} and {reference} differ by less than {margin:g} %",
-    "undecided": "{arm} against {reference} is undecided",
+    "undecided": "{arm} vs {reference} is undecided",
 }
 _SCOPE = {
-    "method": "These intervals speak of the arms as methods: {searches} independent searches, {seeds} in each.",
-    "configurations": "These intervals speak of the confirmed configurations alone, not of the arms: there was one "
-    "search, with {seeds}.",
-    "runs": "These intervals speak of the confirmed runs alone: one search and one seed, so test-text noise only.",
+    "method": "These intervals hold for the arms as methods: {searches} independent searches with "
+    "{seeds} each.",
+    "configurations": "These intervals hold for the confirmed configurations only, not for the "
+    "arms: 1 search with {seeds}.",
+    "runs": "These intervals hold for the confirmed runs only: with 1 search and 1 seed, they "
+    "reflect the noise of the test text alone.",
 }
 
 
 def verdict(study: Study, comparisons: Sequence[Comparison]) -> str:
-    """Say in plain sentences what the comparisons show.
+    """Return the verdict on the comparisons, in sentences.
 
     Args:
-        study: the study.
-        comparisons: those that could be made, in the study's order.
+        study: The study.
+        comparisons: The comparisons that could be made, in the study's order.
     """
     if not comparisons:
         return "No verdict: no pair of arms has finished the confirm stage."
     first = comparisons[0]
     opening = _opening(study, first)
-    findings = "; ".join(_finding(c) for c in comparisons)
+    outcomes = "; ".join(_outcome(c) for c in comparisons)
     parts = [
         opening,
-        f"{findings}.",
+        f"{outcomes}.",
         _scope(study, first),
         _levels(comparisons),
         _rates(comparisons),
@@ -58,10 +60,10 @@ def _opening(study: Study, first: Comparison) -> str:
     return _SUBJECT[first.outcome].format(subject=subject)
 
 
-def _finding(c: Comparison) -> str:
-    text = _FINDING[c.outcome].format(arm=c.arm, reference=c.reference, margin=c.margin)
-    small = c.outcome in ("better", "worse") and -c.margin < c.low and c.high < c.margin
-    less = f", by less than the {c.margin:g} % that matters" if small else ""
+def _outcome(c: Comparison) -> str:
+    text = _OUTCOME[c.outcome].format(arm=c.arm, reference=c.reference, margin=c.margin)
+    small = c.outcome in ("better", "worse") and stays_within(c, c.margin)
+    less = f", but by less than the margin of {c.margin:g} %" if small else ""
     nearly = (
         f" (Holm-adjusted p = {c.p_holm:.3f})"
         if c.outcome == "undecided" and c.low * c.high > 0
@@ -71,7 +73,7 @@ def _finding(c: Comparison) -> str:
 
 
 def numbers(c: Comparison | Change) -> str:
-    """Return a change with its interval, such as "−1.26 % PPL [−1.70, −0.83]"."""
+    """Return a change with its interval, for example "−1.26 % PPL [−1.70, −0.83]"."""
     return _minus(f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]")
 
 
@@ -79,23 +81,24 @@ def _scope(study: Study, c: Comparison) -> str:
     seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} paired seeds"
     text = _SCOPE[c.scope].format(searches=c.searches, seeds=seeds)
     if study.blocks:
-        return f"{text} Within each pair, both arms train at the same {listed(list(study.common.parameters))}."
+        shared = listed(list(study.common.parameters))
+        return f"{text} Within each pair, both arms train at the same {shared}."
     apart = _searched_apart(study)
     if not apart:
         return text
-    luck = (
-        "these intervals, which are wider than a matched study's"
+    intervals = (
+        "and so do these intervals, which are wider than a matched study's"
         if c.scope == "method"
-        else "none of its intervals"
+        else "but the intervals don't"
     )
     return (
-        f"{text} Each arm searched {listed(apart)} by itself (matched: false), so the luck of its search is in the "
-        f"difference and in {luck}."
+        f"{text} Each arm searched {listed(apart)} separately (matched: false), so the difference "
+        f"includes the luck of each search, {intervals}."
     )
 
 
 def _searched_apart(study: Study) -> list[str]:
-    """Return the parameters that more than one arm searches, each by itself."""
+    """Return the parameters that all arms search, if there is more than one arm."""
     spaces = [set(study.space(arm).parameters) for arm in study.arms]
     names = dict.fromkeys(n for arm in study.arms for n in study.space(arm).parameters)
     return [n for n in names if sum(n in space for space in spaces) == len(spaces) > 1]
@@ -103,50 +106,49 @@ def _searched_apart(study: Study) -> list[str]:
 
 def _levels(comparisons: Sequence[Comparison]) -> str:
     level = comparisons[0].level
-    looks = (
-        ""
-        if level == 0.05
-        else f" at the {100 * level:.2g} % level of this look, which keeps 5 % over all looks"
-    )
+    of_look = "level of this look, which keeps the error rate over all looks at 5 %"
     if len(comparisons) == 1:
-        return f"The interval is{looks}." if looks else ""
+        return "" if level == 0.05 else f"The interval is at the {100 * level:.2g} % {of_look}."
+    why = "" if level == 0.05 else f" (the {of_look})"
     return (
-        "Intervals are not adjusted for multiple comparisons; 'better' and 'worse' also require a Holm-adjusted "
-        f"p < {level:.2g}{looks and ' (the level of this look, which keeps 5 % over all looks)'}."
+        "Intervals are not adjusted for multiple comparisons; 'better' and 'worse' also require "
+        f"a Holm-adjusted p < {level:.2g}{why}."
     )
 
 
 def _rates(comparisons: Sequence[Comparison]) -> str:
-    """Say where the answer would be another with each arm at its own best learning rate."""
-    said = [
-        f"{c.arm} against {c.reference} depends on the learning rate: with each arm at its own best rate it is "
-        f"{numbers(c.own_best)}"
+    """Name the comparisons that depend on the learning rate, with the change at own best rates."""
+    dependent = [
+        f"{c.arm} vs {c.reference} depends on the learning rate: with each arm at its own best "
+        f"rate, the change is {numbers(c.own_best)}"
         for c in comparisons
         if c.depends_on_rate and c.own_best
     ]
-    return f"{'; '.join(said)}." if said else ""
+    return f"{'; '.join(dependent)}." if dependent else ""
 
 
 def _limits(comparisons: Sequence[Comparison]) -> str:
     visible = ", ".join(
         f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons
     )
-    text = f"The smallest effect this study could have seen (power 80 %, before Holm's adjustment) is {visible}."
+    text = (
+        "The smallest effect that this study could have detected (80 % power, before Holm's "
+        f"adjustment) is {visible}."
+    )
     plans = [c.needed for c in comparisons if c.needed and c.smallest_visible > c.needed.effect]
     if not plans:
         return text
     largest = max(plans, key=lambda p: (not p.reachable, p.searches * p.seeds * p.blocks))
     counts = (("searches", largest.searches), ("seeds", largest.seeds))
-    what = " x ".join(f"{count} {name}" for name, count in counts if count > 1) or "1 seed"
+    design = " x ".join(f"{count} {name}" for name, count in counts if count > 1) or "1 seed"
+    effect = f"{largest.effect:g} % in every comparison"
     if not largest.reachable:
-        return (
-            f"{text} To see {largest.effect:g} % in all of them, even {what} would not be enough."
-        )
-    return f"{text} To see {largest.effect:g} % in all of them, about {what} on {largest.blocks} test blocks are needed."
+        return f"{text} Even {design} would not be enough to detect {effect}."
+    return f"{text} About {design} on {largest.blocks} test blocks would detect {effect}."
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: "a, b and c"."""
+    """Return names as in a sentence: "a, b and c"."""
     return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
 
 

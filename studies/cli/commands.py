@@ -266,7 +266,7 @@ def _report(args: argparse.Namespace, _console: Console) -> int:
 
 
 def _status(args: argparse.Namespace, _console: Console) -> int:
-    from studies.analysis.progress import going_on, stage_lines
+    from studies.analysis.progress import resume_command, stage_lines
     from studies.analysis.results import load_records
     from studies.reporting.html_report import trial_table
     from studies.spec.study import Study
@@ -297,7 +297,7 @@ def _status(args: argparse.Namespace, _console: Console) -> int:
     for line in stage_lines(study, records):
         print(line)
     if unfinished and not busy:
-        command = going_on(args.study, records)
+        command = resume_command(args.study, records)
         where = _option("--storage", args.storage, Path("mlruns")) + _option(
             "--tracking-uri", args.tracking_uri, None
         )

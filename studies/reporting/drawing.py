@@ -1,4 +1,4 @@
-"""What all figures of ``report.html`` share: theme, style, grids of panels, the scale of PPL, and SVG as text."""
+"""Shared parts of all figures of ``report.html``: theme, style, panels, PPL scale, SVG as text."""
 
 import io
 import math
@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-THEME = {  # name: (light, dark); figures are drawn in the light colour, which is then replaced by a CSS variable
+# name: (light, dark). Figures are drawn in the light color, which a CSS variable then replaces.
+THEME = {
     "paper": ("#fdfdfc", "#17191c"),
     "ink": ("#23272c", "#e2e4e7"),
     "soft": ("#6a7179", "#9aa1a9"),
@@ -31,23 +32,9 @@ THEME = {  # name: (light, dark); figures are drawn in the light colour, which i
 }
 PAPER, INK, SOFT, LINE, GOOD, BAD = (light for light, _ in list(THEME.values())[:6])
 ARMS = [light for name, (light, _) in THEME.items() if name.startswith("arm")]
-_NEAR = 0.003  # share above the best PPL up to which the axis is linear
+_NEAR = 0.003  # the axis is about linear up to this share above the best PPL
 _MOST_TICKS = 8
-_MARKS = (
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1000,
-    10_000,
-    100_000,
-)  # its ticks, in % above the best
+_MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # ticks, % above the best
 _WIDTH = 9.0  # inches; the page scales it
 _STYLE = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -72,20 +59,22 @@ _STYLE = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our style on matplotlib's defaults, whatever the user's matplotlibrc says; all is put back afterwards."""
+    """Apply the report's style to matplotlib's defaults, and restore the user's settings after."""
     with mpl.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the browser's fonts draw it
         yield
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are finite numbers."""
     return [v for v in values if v is not None and math.isfinite(v)]
 
 
 def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
-    """A y axis on which tenths of a percent near the best and multiples far from it are both seen.
+    """Scale the y axis so that both tenths of a percent near the best and multiples are visible.
 
-    The height of a PPL is log(share above the best + _NEAR), so linear within ``_NEAR`` of the best.
+    The height of a PPL is log(share above the best + _NEAR), which is about linear within ``_NEAR``
+    of the best.
     """
     best, high = min(values), max(*values, 1.005 * min(values))
 
@@ -103,7 +92,7 @@ def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
             p <= 100 * (high / best - 1) + 1e-9
             and up(best * (1 + p / 100)) - up(best * (1 + marks[-1] / 100)) >= room
         ):
-            marks.append(p)  # labels of marks that lie closer would overlap
+            marks.append(p)  # closer marks would have overlapping labels
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_yticks(
         [best * (1 + p / 100) for p in marks], [f"{p:+g} %" if p else f"{best:.4g}" for p in marks]
@@ -114,7 +103,7 @@ def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
 def make_panels(
     count: int, columns: int, *, height: float, share: Any = "none"
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels, ``height`` inches a row."""
+    """Return a figure of ``count`` panels, with rows of ``height`` inches."""
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
     sharex: Any = share if share == "all" else "none"
@@ -128,7 +117,10 @@ def make_panels(
 
 
 def svg_text(figure: Figure) -> str:
-    """Return the ``<svg>`` element without metadata and repeated ids, with tips as titles and themed colours."""
+    """Return a figure as an ``<svg>`` element, with tips as titles and themed colors.
+
+    Metadata and ids that repeat over figures are left out.
+    """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The figure of an explanation: every change around a winner with its interval."""
+"""The figure of an explanation: each change around a winner with its interval."""
 
 import math
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ _ROW = 0.27  # inches
 
 @styled()
 def explained(e: Explanation, color: str) -> str | None:
-    """Draw the path from the defaults to the winner above, the winner's neighbours below; None without a change."""
-    families = [(title, found) for title, found in _families(e) if any(x.change for x in found)]
-    rows = sum(len(found) + 1 for _, found in families)
+    """Draw the path from the defaults above and the winner's neighbours below."""
+    families = [(title, steps) for title, steps in _families(e) if any(x.change for x in steps)]
+    rows = sum(len(steps) + 1 for _, steps in families)
     if not rows:
         return None
     figure, (axes,) = make_panels(1, 1, height=0.7 + _ROW * rows)
     _draw_margin(axes, e)
     labels: list[str] = []
-    for title, found in families:
+    for title, steps in families:
         labels.append(title)
-        for x in found:
+        for x in steps:
             _draw(axes, len(labels), e, x, color)
             labels.append(step_text(x) if x.parameter else "all steps together")
     for label in axes.set_yticks(range(len(labels)), labels, color=INK):
@@ -54,7 +54,8 @@ def _draw(axes: Axes, row: int, e: Explanation, x: Effect, color: str) -> None:
     c = x.change
     if c is not None and math.isfinite(c.change):
         shade = color if matters(e, x) else SOFT
-        tip = f"tip {step_text(x) if x.parameter else 'all steps'}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
+        step = step_text(x) if x.parameter else "all steps"
+        tip = f"tip {step}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
         axes.plot(
             x.by_seed,
             [row + 0.22] * len(x.by_seed),
@@ -67,7 +68,7 @@ def _draw(axes: Axes, row: int, e: Explanation, x: Effect, color: str) -> None:
         )
         axes.plot([c.low, c.high], [row, row], color=shade, linewidth=2, solid_capstyle="butt")
         axes.plot([c.change], [row], "D", ms=4.5, color=shade, gid=tip)
-    said = outcome(e, x).partition(":")[0]  # the reason why a run is lost stands in the table
+    note = outcome(e, x).partition(":")[0]  # the table has the reason why a run was lost
     axes.text(
-        1.01, row, said, va="center", fontsize=8, color=SOFT, transform=axes.get_yaxis_transform()
+        1.01, row, note, va="center", fontsize=8, color=SOFT, transform=axes.get_yaxis_transform()
     )

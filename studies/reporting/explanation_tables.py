@@ -1,7 +1,8 @@
-"""The explanation of a winner in tables and in plain sentences."""
+"""The explanation of a winner as tables and as sentences."""
 
 from collections.abc import Sequence
 
+from studies.analysis.comparisons import stays_within
 from studies.analysis.explanation import Effect, Explanation
 from studies.analysis.verdict import listed, numbers
 from studies.reporting.plots import value_text
@@ -11,12 +12,12 @@ _CHANGE = "change, % [95 %]"
 
 
 def sentences(e: Explanation) -> list[str]:
-    """Say which parameters matter and which do not, on the way to the winner and beside it."""
-    return [s for s in (_whole(e), _path(e), _neighbours(e), _untold(e)) if s]
+    """Say which parameters matter and which don't, on the path to the winner and around it."""
+    return [s for s in (_whole(e), _path(e), _neighbours(e), _unchanged(e)) if s]
 
 
 def path_sheet(e: Explanation) -> Sheet:
-    """One row a step from the defaults to the winner, each on top of those above it."""
+    """Return one row per step from the defaults to the winner, each on top of those above it."""
     rows = [row for x in e.path for row in _rows(e, x)]
     strong: frozenset[int] = frozenset()
     if e.whole is not None and len(e.path) > 1:
@@ -28,25 +29,25 @@ def path_sheet(e: Explanation) -> Sheet:
 
 
 def neighbours_sheet(e: Explanation) -> Sheet:
-    """One row a neighbour of the winner."""
+    """Return one row per neighbour of the winner."""
     rows = tuple(row for x in e.neighbours for row in _rows(e, x))
     return Sheet(("parameter", "winner", "instead", _CHANGE, "outcome"), rows)
 
 
 def step_text(x: Effect) -> str:
-    """Return a change as "num_buckets 32 → 8"."""
+    """Return a step as text, such as "num_buckets 32 → 8"."""
     also = ", ".join(f"{n} {value_text(v)}" for n, v in x.also.items())
     change = f"{x.parameter} {value_text(x.before)} \N{RIGHTWARDS ARROW} {value_text(x.after)}"
     return f"{change} ({also})" if also else change
 
 
 def matters(e: Explanation, x: Effect) -> bool:
-    """Whether a change is surely better or worse, and may exceed the margin."""
+    """Return whether a change is certainly better or worse, and may exceed the margin."""
     return x.change is not None and x.change.outcome in ("better", "worse") and not _small(e, x)
 
 
 def outcome(e: Explanation, x: Effect) -> str:
-    """Return how a change is decided, or what has become of its runs."""
+    """Return the outcome of a change, or why it has none."""
     if x.change is None:
         return x.note
     small = (
@@ -58,7 +59,7 @@ def outcome(e: Explanation, x: Effect) -> str:
 
 
 def _rows(e: Explanation, x: Effect) -> list[tuple[str, ...]]:
-    """Return the row of a change, and one for each conditional parameter that comes with it."""
+    """Return the row of a change and one row for each conditional parameter that comes with it."""
     row = (x.parameter, value_text(x.before), value_text(x.after), *_cells(e, x))
     return [row, *((f"+ {name}", "", value_text(value), "", "") for name, value in x.also.items())]
 
@@ -70,55 +71,57 @@ def _cells(e: Explanation, x: Effect) -> tuple[str, str]:
 
 
 def _small(e: Explanation, x: Effect) -> bool:
-    return x.change is not None and -e.margin < x.change.low and x.change.high < e.margin
+    return x.change is not None and stays_within(x.change, e.margin)
 
 
 def _caption(e: Explanation) -> str:
-    seen = "that the search has not seen" if e.unseen else "on which the search has chosen it too"
+    seen = "that the search did not see" if e.unseen else "that the search also chose it on"
     seeds = (
-        f"{e.seeds} fresh paired seeds" if e.seeds > 1 else "1 fresh seed, so without seed noise"
+        f"{e.seeds} fresh paired seeds"
+        if e.seeds > 1
+        else "1 fresh seed, so intervals exclude seed noise"
     )
     return (
-        f"Change in validation PPL, negative = better; equivalent: surely under {e.margin:g} %. {seeds}, "
-        f"{e.blocks} validation blocks {seen} ({e.tokens:,} tokens). The test split was not read."
+        "Changes in validation PPL, negative is better; equivalent: certainly under "
+        f"{e.margin:g} %. {seeds}, {e.blocks} validation blocks {seen} ({e.tokens:,} tokens). "
+        "The test split was not read."
     )
 
 
 def _whole(e: Explanation) -> str:
     if e.whole is None:
-        return f"The winner {e.trial} has the defaults in all that its arm searches."
+        return f"The winner {e.trial} has the default value of every parameter its arm searches."
     if e.whole.change is None:
         return f"The winner {e.trial} can't be compared with the defaults: {e.whole.note}."
-    said = {
+    comparison = {
         "better": "is better than the defaults",
         "worse": "is worse than the defaults",
         "equivalent": f"differs from the defaults by less than {e.margin:g} %",
         "undecided": "may be better or worse than the defaults",
     }[e.whole.change.outcome]
-    return f"The winner {e.trial} {said}: {numbers(e.whole.change)}."
+    return f"The winner {e.trial} {comparison}: {numbers(e.whole.change)}."
 
 
 def _path(e: Explanation) -> str:
     parts = []
-    if found := [x for x in e.path if matters(e, x)]:
-        parts.append(f"{_signed(found)} {_plural(found, 'matters', 'matter')}")
-    if found := [x for x in e.path if _small(e, x)]:
-        parts.append(
-            f"{_names(found)} {_plural(found, 'does', 'do')} not matter (under {e.margin:g} %)"
-        )
-    if found := [x for x in e.path if x.change and x.change.outcome == "undecided"]:
-        parts.append(f"{_names(found)} {_plural(found, 'is', 'are')} undecided")
-    return f"On the way to it, {'; '.join(parts)}." if parts else ""
+    if large := [x for x in e.path if matters(e, x)]:
+        parts.append(f"{_signed(large)} {_plural(large, 'matters', 'matter')}")
+    if small := [x for x in e.path if _small(e, x)]:
+        verb = _plural(small, "does", "do")
+        parts.append(f"{_names(small)} {verb} not matter (under {e.margin:g} %)")
+    if unsure := [x for x in e.path if x.change and x.change.outcome == "undecided"]:
+        parts.append(f"{_names(unsure)} {_plural(unsure, 'is', 'are')} undecided")
+    return f"On the path from the defaults, {'; '.join(parts)}." if parts else ""
 
 
 def _neighbours(e: Explanation) -> str:
-    found = [x for x in e.neighbours if matters(e, x) and x.change]
-    better = [x for x in found if x.change and x.change.outcome == "better"]
-    worse = [x for x in found if x not in better]
+    large = [x for x in e.neighbours if matters(e, x) and x.change]
+    better = [x for x in large if x.change and x.change.outcome == "better"]
+    worse = [x for x in large if x not in better]
     if not e.neighbours:
         return ""
     none = (
-        f"no neighbour is surely better by more than {e.margin:g} %"
+        f"no neighbour is certainly better by more than {e.margin:g} %"
         if not better
         else f"better: {_steps(better)}"
     )
@@ -128,23 +131,25 @@ def _neighbours(e: Explanation) -> str:
         f"worse: {_steps(worse)}" if worse else "",
         f"undecided: {_steps(unsure)}" if unsure else "",
     ]
-    return f"One step away from it, {'; '.join(p for p in parts if p)}."
+    return f"One step away from the winner, {'; '.join(p for p in parts if p)}."
 
 
-def _untold(e: Explanation) -> str:
-    return f"It has the default in {listed(list(e.unchanged))}." if e.unchanged and e.path else ""
+def _unchanged(e: Explanation) -> str:
+    if not (e.unchanged and e.path):
+        return ""
+    return f"The winner keeps the default of {listed(list(e.unchanged))}."
 
 
-def _steps(found: Sequence[Effect]) -> str:
-    return listed([f"{step_text(x)} ({_percent(x)})" for x in found])
+def _steps(effects: Sequence[Effect]) -> str:
+    return listed([f"{step_text(x)} ({_percent(x)})" for x in effects])
 
 
-def _signed(found: Sequence[Effect]) -> str:
-    return listed([f"{x.parameter} ({_percent(x)})" for x in found])
+def _signed(effects: Sequence[Effect]) -> str:
+    return listed([f"{x.parameter} ({_percent(x)})" for x in effects])
 
 
-def _names(found: Sequence[Effect]) -> str:
-    return listed([x.parameter for x in found])
+def _names(effects: Sequence[Effect]) -> str:
+    return listed([x.parameter for x in effects])
 
 
 def _percent(x: Effect) -> str:
@@ -152,5 +157,5 @@ def _percent(x: Effect) -> str:
     return f"{x.change.change:+z.2f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def _plural(found: Sequence[Effect], one: str, many: str) -> str:
-    return one if len(found) == 1 else many
+def _plural(effects: Sequence[Effect], one: str, many: str) -> str:
+    return one if len(effects) == 1 else many

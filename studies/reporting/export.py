@@ -1,26 +1,18 @@
-"""The winner of a finished study as a folder: the adapter, a model card, and what is needed to evaluate it again."""
+"""The winner of a finished study as a folder: adapter, model card and evaluation settings."""
 
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-import yaml
-
-from hylorada import BaseInfo, InputError, field_problems, nearest
-from hylorada.base_models.builtin_names import SMOLLM2, TINY
-from hylorada.base_models.portable_names import located, portable_path
-from studies.analysis.comparisons import Comparison
-from studies.analysis.results import ArmResult, Results, load_records, read_results
-from studies.files.folder_files import damaged, read_json, stored_study, write_atomically
-from studies.files.paths import without_folder
-from studies.spec.study import Study
+from hylorada import BaseInfo, InputError, field_problems
+from hylorada.base_models.portable_names import located
+from studies.files.folder_files import damaged, read_json, write_atomically
+from studies.reporting.model_card import model_card, published_name
+from studies.reporting.winner_choice import Winner, find_winner
 from studies.tracking.checks import unwritable
-from studies.trials.messages import CHECKPOINT, OWNER
-from studies.trials.records import Record
+from studies.trials.messages import OWNER
 
 RECORD = "export.json"
 _CARD = "README.md"
@@ -29,7 +21,7 @@ _AT_LEAST = {"block_size": 2, "test_blocks": 1}
 
 
 class _Recorded(TypedDict, total=False):
-    """What is read again of ``export.json``."""
+    """The fields of ``export.json`` that are read back."""
 
     model: str
     model_fingerprint: str
@@ -44,68 +36,53 @@ class _Recorded(TypedDict, total=False):
     dtype: Literal["float32", "bfloat16", "float64"]
 
 
-@dataclass(frozen=True)
-class _Winner:
-    """What is exported: one confirm run of one arm."""
-
-    study: Study
-    results: Results
-    arm: ArmResult
-    run: Record
-    checkpoint: Path
-
-    @property
-    def ppl(self) -> float:
-        """Test perplexity of this very run."""
-        return self.arm.ppl_by_seed[_run_names(self.arm).index(self.run.name)]
-
-
 def export_winner(
     folder: Path, output: Path, *, arm: str | None = None, seed: int | None = None
 ) -> dict[str, Any]:
     """Write the confirmed adapter of one arm, with its base's tokenizer and its model card.
 
-    What is written names no place of this machine: a base or text that is a local file or folder is named by its path
-    relative to the export.
+    The export names no place of this machine: a base or text that is a local file or folder is
+    named by its path relative to the export.
 
     Args:
-        folder: of a finished study.
-        output: made if need be; an earlier export of the same study in it is replaced.
-        arm: whose winner; None takes the arm of lowest mean validation NLL over the confirm runs, for the test split is
-            to judge the choice, not to make it.
-        seed: number of the paired seed; None takes the first.
+        folder: Folder of a finished study.
+        output: Folder to write, created if it is missing; an earlier export of the same study in it
+            is replaced.
+        arm: Arm whose winner is exported; None takes the arm of lowest mean validation NLL over
+            the confirm runs, because the test split must judge the choice, not make it.
+        seed: Number of the paired seed; None takes the first.
 
     Returns:
-        What ``export.json`` then holds.
+        The content of ``export.json``.
 
     Raises:
-        InputError: an unknown arm or seed, a lost checkpoint, another base than the study's, or no place to write.
+        InputError: The arm or seed is unknown, a checkpoint is missing or damaged, the base is not
+            the study's, or the output can't be written.
     """
     from hylorada import load_tokenizer, save_adapter
 
-    winner = _find(folder, arm, seed)
+    winner = find_winner(folder, arm, seed)
     if problem := _output_problem(output, winner.study.name):
         raise InputError(problem)
     adapter, base = _rebuilt(winner)
     tokenizer = load_tokenizer(winner.study.model)
     values = _record(winner, output)
     output.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        output / RECORD, json.dumps(values, indent=1)
-    )  # first: it tells whose what follows is
+    # Written first: it tells which study the other files belong to.
+    write_atomically(output / RECORD, json.dumps(values, indent=1))
     tokenizer.save_pretrained(output)
     save_adapter(adapter, base, output)
-    write_atomically(output / _CARD, _card(winner, output))
+    write_atomically(output / _CARD, model_card(winner, output))
     return values
 
 
 def read_export(adapter: Path) -> Mapping[str, Any]:
-    """Return what :func:`export_winner` noted in a folder, its paths as they hold in the current working folder.
+    """Return the ``export.json`` of a folder, with paths relative to the working directory.
 
-    An adapter that was saved otherwise tells its base alone, or nothing.
+    For an adapter that was not exported from a study, the result holds its base alone or nothing.
 
     Raises:
-        InputError: the file can't be read, or a field of it can't be used.
+        InputError: The file can't be read, or holds a field that can't be used.
     """
     path = adapter / RECORD
     if not path.exists():
@@ -123,7 +100,8 @@ def read_export(adapter: Path) -> Mapping[str, Any]:
 
 
 def _saved_base(adapter: Path) -> Mapping[str, Any]:
-    """Whatever else is wrong with the file, loading the adapter will tell."""
+    """Return the base that a saved adapter names; empty if its file names none."""
+    # Loading the adapter reports whatever else is wrong with the file.
     try:
         name = json.loads((adapter / _ADAPTER).read_bytes())["base"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -132,19 +110,29 @@ def _saved_base(adapter: Path) -> Mapping[str, Any]:
 
 
 def refuse_lost_base(adapter: Path, model: str) -> None:
-    """Refuse the base that an adapter names where it is a folder that isn't on this machine.
+    """Refuse a base that is a folder missing on this machine.
+
+    Args:
+        adapter: Folder of the adapter.
+        model: The base that it names.
 
     Raises:
-        InputError: naming the option by which to name another folder.
+        InputError: The folder is missing; the message names the option that sets another one.
     """
     if os.path.isabs(model) and not os.path.isdir(model):
         raise InputError(
-            f"adapter {str(adapter)!r}: its base, the folder {model!r}, isn't here; name it with --model"
+            f"adapter {str(adapter)!r}: its base, the folder {model!r}, does not exist; "
+            "name another one with --model"
         )
 
 
 def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
-    """In what a base is another than the one that was noted, as far as that was."""
+    """Return how a base differs from the recorded one, in the fingerprints that were recorded.
+
+    Args:
+        base: The base at hand.
+        then: Recorded fingerprints.
+    """
     parts = (
         ("weights", then.get("model_fingerprint"), base.fingerprint),
         ("config.json", then.get("model_config_fingerprint"), base.config_fingerprint),
@@ -156,75 +144,20 @@ def base_changes(base: BaseInfo, then: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _find(folder: Path, arm: str | None, seed: int | None) -> _Winner:
-    study = Study.from_dict(stored_study(folder / "study.json"))
-    results = read_results(folder / "results.json")
-    arms = {a.arm: a for a in results.arms}
-    if not arms:
-        raise InputError(
-            f"study {study.name!r}: no arm has finished the confirm stage, so there is no winner"
-        )
-    if arm is not None and arm not in arms:
-        raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
-    records = load_records(folder)
-    # an arm that sees the future is nobody's best, but may be asked for
-    honest = [a for a in results.arms if not _looks_ahead(records[a.trial])] or results.arms
-    found = (
-        arms[arm]
-        if arm is not None
-        else min(honest, key=lambda a: _mean_nll(_run_names(a), records))
-    )
-    names = _best_search(found, records)
-    number = min(names) if seed is None else seed
-    if number not in names:
-        raise InputError(
-            f"seed {number} of arm {found.arm!r} has not finished; one of: {_listed(tuple(names))}"
-        )
-    name = names[number]
-    run = records.get(name)
-
-    checkpoint = folder / "trials" / name / CHECKPOINT
-    if run is None or not checkpoint.is_file():
-        raise InputError(
-            f"{checkpoint} is missing; restore it from a backup, or export another seed (--seed)"
-        )
-    return _Winner(study, results, found, run, checkpoint)
-
-
-def _run_names(arm: ArmResult) -> tuple[str, ...]:
-    """Return the names of an arm's runs; results of earlier versions leave them out."""
-    return arm.runs or tuple(f"{arm.trial}-confirm-{seed:02d}" for seed in arm.seeds)
-
-
-def _best_search(arm: ArmResult, records: Mapping[str, Record]) -> dict[int, str]:
-    """Return the runs of the arm's search of lowest mean validation NLL, by seed."""
-    searches: dict[int, dict[int, str]] = {}
-    for seed, name in zip(arm.seeds, _run_names(arm), strict=True):
-        record = records.get(name)
-        searches.setdefault(record.search if record else 0, {})[seed] = name
-    return min(searches.values(), key=lambda runs: _mean_nll(runs.values(), records))
-
-
-def _mean_nll(names: Iterable[str], records: Mapping[str, Record]) -> float:
-    found = [nll for name in names if name in records and (nll := records[name].nll) is not None]
-    return sum(found) / len(found) if found else math.inf
-
-
-def _looks_ahead(record: Record) -> bool:
-    return bool(record.adapter.get("replication_noncausal_pooling"))
-
-
 def _output_problem(output: Path, study: str) -> str | None:
     if output.exists() and not output.is_dir():
         return f"output {str(output)!r} is a file, must be a folder"
     if output.is_dir() and any(output.iterdir()) and read_export(output).get("study") != study:
-        return f"output {str(output)!r} is not empty and holds no export of study {study!r}; name a new folder"
+        return (
+            f"output {str(output)!r} is not empty and holds no export of study {study!r}; "
+            "name a new folder"
+        )
     problem = unwritable(output)
     return f"output {str(output)!r} can't be written: {problem}" if problem else None
 
 
-def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
-    """The run's adapter as it ended, and its base."""
+def _rebuilt(winner: Winner) -> tuple[Any, Any]:
+    """Return the run's adapter as it ended, and its base."""
     import torch
 
     from hylorada import (
@@ -240,7 +173,7 @@ def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
 
     study, run, provenance = winner.study, winner.run, winner.results.provenance
     if changes := base_changes(inspect_base(study.model), provenance):
-        raise InputError(f"base {study.model!r} is another than the study's: {'; '.join(changes)}")
+        raise InputError(f"base {study.model!r} is not the study's: {'; '.join(changes)}")
     base = load_base(study.model, dtype=getattr(torch, study.dtype))
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)
@@ -250,30 +183,27 @@ def _rebuilt(winner: _Winner) -> tuple[Any, Any]:
         BatchOrder(provenance["train_blocks"], training.batch_size, run.data_seed),
     )
     extra = load_seat(seat, winner.checkpoint)
-    told = json.dumps(run.reports[-1].metrics, sort_keys=True)  # as text: NaN is equal to NaN
+    # Compared as text, because NaN is not equal to NaN.
+    reported = json.dumps(run.reports[-1].metrics, sort_keys=True)
     if (
         extra.get(OWNER, run.digest()) != run.digest()
-        or json.dumps(extra["metrics"], sort_keys=True) != told
+        or json.dumps(extra["metrics"], sort_keys=True) != reported
     ):
-        raise damaged(winner.checkpoint, f"it is not of {run.name} as it ended")
+        raise damaged(winner.checkpoint, f"it does not hold the end of {run.name}")
     if seat.step != training.max_steps:
         raise InputError(
-            f"{winner.checkpoint} is of step {seat.step}, the run ended at {training.max_steps}"
+            f"{winner.checkpoint} holds step {seat.step}, but the run ended at {training.max_steps}"
         )
     if adapter.update_is_zero():
         raise InputError(
-            f"{winner.checkpoint}: adapter has no effect, its B matrices are all zero after training"
+            f"{winner.checkpoint}: the adapter has no effect: "
+            "all its B matrices are zero after training"
         )
     return adapter, base
 
 
-def _portable(name: str, output: Path) -> str:
-    """A study's base or text as it may be published; studies hold local ones by their absolute paths."""
-    return portable_path(name, output) if os.path.isabs(name) else name
-
-
-def _record(winner: _Winner, output: Path) -> dict[str, Any]:
-    """What it takes to evaluate the adapter as the study did, and what came out then."""
+def _record(winner: Winner, output: Path) -> dict[str, Any]:
+    """Return the settings to evaluate the adapter as the study did, and its test PPL there."""
     study, provenance = winner.study, winner.results.provenance
     copied = (
         "model_fingerprint",
@@ -289,8 +219,8 @@ def _record(winner: _Winner, output: Path) -> dict[str, Any]:
         "run": winner.run.name,
         "seed": winner.run.number,
         "test_ppl": winner.ppl,
-        "model": _portable(study.model, output),
-        "data": _portable(study.data, output),
+        "model": published_name(study.model, output),
+        "data": published_name(study.data, output),
         "text_column": study.text_column,
         "document_separator": study.document_separator,
         "block_size": study.block_size,
@@ -299,161 +229,3 @@ def _record(winner: _Winner, output: Path) -> dict[str, Any]:
         **{name: provenance[name] for name in copied},
         "model_config_fingerprint": provenance.get("model_config_fingerprint"),
     }
-
-
-def _card(winner: _Winner, output: Path) -> str:
-    study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
-    model = _portable(study.model, output)
-    place = ", a local folder by its path from here" if os.path.isabs(study.model) else ""
-    seeds = tuple(sorted(set(arm.seeds)))
-    sections = [
-        _front_matter(winner),
-        f"# {study.name}: {arm.arm}",
-        f"A HyLoRADA adapter of `{without_folder(study.model)}`, exported by `hylorada export` from a study: "
-        f"arm `{arm.arm}`, configuration of search trial `{winner.run.winner}`, "
-        f"confirm run `{run.name}` (paired seed {run.number}).",
-        "## Result",
-        _perplexities(winner),
-        "\n".join(
-            f"- {_sentence(c)}"
-            for c in winner.results.comparisons
-            if arm.arm in (c.arm, c.reference)
-        ),
-        winner.results.verdict,
-        "## Made with",
-        _table(
-            {
-                "base": f"`{model}`{place}, {_base(winner)}, {study.dtype}",
-                "data": f"`{without_folder(study.data)}`, fingerprint `{provenance['data_fingerprint']}`",
-                "block size": f"{study.block_size} tokens",
-                "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} blocks, "
-                f"learning rate {run.training['learning_rate']:g}",
-                "paired seeds": f"{_listed(seeds)}; this one {run.number}; adapter's seed {run.seed}",
-                "trainable parameters": f"{arm.parameters:,}",
-                "study": f"seed {study.seed}, fingerprint `{provenance['study_fingerprint']}`",
-                "versions": _versions(provenance),
-            }
-        ),
-        "## Load it",
-        _loading(winner, model),
-        "## Configuration",
-        "```json\n" + json.dumps(dict(run.adapter), indent=2) + "\n```",
-    ]
-    return "\n\n".join(s for s in sections if s) + "\n"
-
-
-def _front_matter(winner: _Winner) -> str:
-    values: dict[str, Any] = {
-        "library_name": "peft",
-        "pipeline_tag": "text-generation",
-        "tags": ["hylorada", "lora"],
-    }
-    if winner.results.provenance[
-        "model_revision"
-    ]:  # from the hub; a folder's name would mean nothing there
-        values = {"base_model": winner.study.model, **values}
-    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
-
-
-def _perplexities(winner: _Winner) -> str:
-    results, arm = winner.results, winner.arm
-    base = f", base alone {results.base_ppl:,.4f}" if results.base_ppl is not None else ""
-    warning = (
-        "**This adapter sees the tokens that it is to predict** (`replication_noncausal_pooling`): "
-        "its perplexity is not that of a language model.\n\n"
-        if _looks_ahead(winner.run)
-        else ""
-    )
-    return (
-        f"{warning}"
-        f"Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} ({results.tokens:,} tokens). "
-        f"Mean over {len(arm.seeds)} paired runs {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
-    )
-
-
-def _sentence(comparison: Comparison) -> str:
-    c = comparison
-    seeds = (
-        f"{c.searches} searches x {c.seeds} paired seeds"
-        if c.searches > 1
-        else f"{c.seeds} paired seeds"
-    )
-    return (
-        f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, {100 * (1 - c.level):g} % interval [{c.low:+.2f}, "
-        f"{c.high:+.2f}], {seeds}, Holm p = {c.p_holm:.3g}; {c.outcome or c.decision}"
-    )
-
-
-def _base(winner: _Winner) -> str:
-    provenance = winner.results.provenance
-    revision = (
-        f", revision `{provenance['model_revision']}`" if provenance["model_revision"] else ""
-    )
-    return f"fingerprint `{provenance['model_fingerprint']}`{revision}"
-
-
-def _versions(provenance: Mapping[str, Any]) -> str:
-    found = {
-        k.removeprefix("version."): v for k, v in provenance.items() if k.startswith("version.")
-    }
-    dirty = " with changes" if provenance.get("git_dirty") == "true" else ""
-    commit = f"; commit `{provenance['git_commit']}`{dirty}" if "git_commit" in provenance else ""
-    return ", ".join(f"{k} {v}" for k, v in found.items()) + commit
-
-
-def _loading(winner: _Winner, model: str) -> str:
-    config = winner.run.adapter
-    ours = [
-        "from hylorada import HyLoRADAModel, load_base",
-        "from transformers import AutoTokenizer",
-        "",
-        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), '.')",
-        "tokenizer = AutoTokenizer.from_pretrained('.')",
-    ]
-    if model in (TINY, SMOLLM2):  # from no hub
-        stock = [
-            "from hylorada import load_base",
-            "from peft import PeftModel",
-            "",
-            f"base = load_base({model!r})",
-        ]
-    else:
-        revision = winner.results.provenance["model_revision"]
-        arguments = f"{model!r}" + (f", revision={revision!r}" if revision else "")
-        stock = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", ""]
-        stock += [f"base = AutoModelForCausalLM.from_pretrained({arguments})"]
-    stock += ["model = PeftModel.from_pretrained(base, '.')"]
-    left_out = [
-        part
-        for part, there in (
-            ("position bias", config["position_bias"]),
-            ("landmarks", config["landmarks"] and config["num_landmarks"] > 0),
-        )
-        if there
-    ]
-    note = (
-        f"it knows no {' and no '.join(left_out)}, so it computes the LoRA part alone"
-        if left_out
-        else ""
-    )
-    return "\n\n".join(
-        [
-            "In this folder:",
-            _code(ours),
-            f"or in stock PEFT{'; ' + note if note else ', which computes the same'}:",
-            _code(stock),
-            "`hylorada evaluate --adapter .` measures the perplexity again.",
-        ]
-    )
-
-
-def _code(lines: list[str]) -> str:
-    return "\n".join(["```python", *lines, "```"])
-
-
-def _table(rows: Mapping[str, str]) -> str:
-    return "\n".join(["| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items())])
-
-
-def _listed(seeds: tuple[int, ...]) -> str:
-    return ", ".join(map(str, seeds))

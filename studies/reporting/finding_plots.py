@@ -1,4 +1,4 @@
-"""The figures of the report's section on why the arms differ; see :mod:`studies.reporting.plots`."""
+"""The figures of the report's findings on why the arms differ; returns as in ``plots``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from studies.reporting.drawing import INK, SOFT, make_panels, scale_ppl, styled,
 from studies.statistics.tuning import TuningCurve
 from studies.trials.records import Record
 
-_MOST_LABELS = 10  # of a heat map's columns
+_MOST_LABELS = 10  # labels for the columns of a heat map
 
 
 @styled()
@@ -41,9 +41,9 @@ def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> str 
 
 
 @styled()
-def importances(found: Mapping[str, Importance], colors: Mapping[str, str]) -> str | None:
-    """Draw the share of each parameter, one panel an arm, with the share that chance would hardly exceed."""
-    shown = {arm: i.shares for arm, i in found.items() if i.shares}
+def importances(by_arm: Mapping[str, Importance], colors: Mapping[str, str]) -> str | None:
+    """Draw each parameter's share and its chance level, one panel per arm."""
+    shown = {arm: i.shares for arm, i in by_arm.items() if i.shares}
     if not shown:
         return None
     rows = max(map(len, shown.values()))
@@ -71,7 +71,10 @@ def _draw_share(axes: Axes, row: int, name: str, share: Share, color: str) -> No
 
 @styled()
 def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str | None:
-    """Draw in which bucket each position lies at the end of each run, one panel a search, over the two spacings."""
+    """Draw the bucket of each position at the end of each run, over the two spacings.
+
+    Each search has a panel.
+    """
     searches = sorted({r.search for r in runs})
     if not searches:
         return None
@@ -98,10 +101,10 @@ def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str |
 
 
 def _away(runs: Sequence[Record], block_size: int) -> str:
-    """Say how far the boundaries of some runs, equally many in each, are from the spacings."""
-    found = distances(runs, block_size)
+    """Return the runs' number of buckets, which is equal, and their distance to the spacings."""
+    away_from = distances(runs, block_size)
     count = len(runs[0].reports[-1].boundaries)
-    away = " and ".join(f"{found[s].end:.1f} from {s}" for s in SPACINGS)
+    away = " and ".join(f"{away_from[s].end:.1f} from {s}" for s in SPACINGS)
     return f"{count + 1} buckets\n{away}"
 
 
@@ -123,21 +126,21 @@ def _draw_steps(
 
 
 def _first_labels(axes: Axes) -> tuple[list[Line2D], list[str]]:
-    """Return the two spacings and one run, with what the legend calls them."""
+    """Return the lines of the two spacings and of one run, with their labels in the legend."""
     return axes.get_lines()[:3], [*SPACINGS, "learned"]
 
 
 @styled()
-def gates(found: Sequence[Gates], color: str) -> str | None:
-    """Draw the weight of each landmark by stretches of positions, one panel a run."""
-    if not found:
+def gates(runs: Sequence[Gates], color: str) -> str | None:
+    """Draw the weight of each landmark over stretches of positions, one panel per run."""
+    if not runs:
         return None
-    most = max(g.weights.shape[1] for g in found)
-    figure, panels = make_panels(len(found), min(len(found), 3), height=0.9 + 0.13 * max(8, most))
-    for axes, one in zip(panels, found, strict=True):
+    most = max(g.weights.shape[1] for g in runs)
+    figure, panels = make_panels(len(runs), min(len(runs), 3), height=0.9 + 0.13 * max(8, most))
+    for axes, one in zip(panels, runs, strict=True):
         _draw_gates(axes, one, color)
         even = f"even: {100 / one.weights.shape[1]:.3g} %"
-        axes.set_title(f"search {one.run.search} ({even})" if len(found) > 1 else even)
+        axes.set_title(f"search {one.run.search} ({even})" if len(runs) > 1 else even)
     panels[0].set_ylabel("landmark")
     panels[0].set_xlabel("token position, a column for each bucket")
     return svg_text(figure)
@@ -147,7 +150,7 @@ def _draw_gates(axes: Axes, one: Gates, color: str) -> None:
     edges = [*one.starts, len(one.weights)]
     landmarks = one.weights.shape[1]
     cells = np.array([one.weights[a:b].mean(axis=0) for a, b in pairwise(edges)])
-    darkest = max(2 / landmarks, float(cells.max()))  # what is all but even must look so
+    darkest = max(2 / landmarks, float(cells.max()))  # keeps almost even weights pale
     for column, row in np.ndindex(*cells.shape):
         weight, first, last = float(cells[column, row]), edges[column], edges[column + 1] - 1
         where = f"positions {first}-{last}" if last > first else f"position {first}"

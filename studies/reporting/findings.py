@@ -1,4 +1,4 @@
-"""Why the arms came out as they did: findings of the report, each a sentence with the figure that supports it."""
+"""Findings of the report on why the arms differ, each with the figure that supports it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from studies.trials.records import Record, is_finite, records_of
 from studies.trials.winners import winners
 
 _LEVEL = 0.05
-_LEAST_BITS = 0.01  # that a sentence gives as a number
+_LEAST_BITS = 0.01  # the least information that is given as a number
 _ENDED = ("complete", "pruned", "diverged", "failed")
 
 
@@ -27,10 +27,10 @@ class Finding:
     """One finding of the report.
 
     Attributes:
-        title: what it is about.
-        says: what was found.
-        figure: the ``<svg>`` that shows it; None where there is nothing to draw.
-        reading: how to read the figure.
+        title: Its subject.
+        says: The finding in sentences.
+        figure: The ``<svg>`` that shows it; None if there is nothing to draw.
+        reading: How to read the figure.
     """
 
     title: str
@@ -45,27 +45,27 @@ def findings(
     """Return all findings that a study's records allow.
 
     Args:
-        records: all trials and runs, by name.
-        study: the study.
-        folder: of the study, with the adapters of its confirm runs.
-        colors: of the arms.
+        records: All trials and runs, by name.
+        study: The study.
+        folder: Folder of the study, with the adapters of its confirm runs.
+        colors: Color of each arm.
 
     Raises:
-        InputError: a record does not fit the study.
+        InputError: A record does not fit the study.
     """
     confirmed = {arm: _confirmed(arm, records, study) for arm in study.arms}
-    found = [_tuning(records, study, colors), _importance(records, study, folder, colors)]
-    found += [_boundaries(arm, runs, study, colors[arm]) for arm, runs in confirmed.items()]
-    found += [_landmarks(arm, runs, folder, colors[arm]) for arm, runs in confirmed.items()]
-    return [f for f in found if f is not None]
+    made = [_tuning(records, study, colors), _importance(records, study, folder, colors)]
+    made += [_boundaries(arm, runs, study, colors[arm]) for arm, runs in confirmed.items()]
+    made += [_landmarks(arm, runs, folder, colors[arm]) for arm, runs in confirmed.items()]
+    return [f for f in made if f is not None]
 
 
 def _confirmed(arm: str, records: Mapping[str, Record], study: Study) -> list[Record]:
     """Return the arm's complete confirm runs at the winning common values, by search and seed."""
-    found = [w for (_, name), w in winners(study, records).items() if name == arm]
+    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
     return [
         r
-        for w in found
+        for w in of_arm
         for r in w.runs(records, "confirm")
         if r.state == "complete" and r.factor == 1
     ]
@@ -83,9 +83,10 @@ def _tuning(
     searches = max(c.searches for c in curves.values())
     mean = f", averaged over {searches} searches" if searches > 1 else ""
     reading = (
-        "The lowest validation PPL to expect after so many of a search's trials: the exact mean over all orders of "
-        f"the trials{mean}. Trials that were stopped early, diverged or failed count, but are never the best, and "
-        "orders that begin with them alone are left out. A sampler that learns from earlier trials can do better."
+        "The lowest validation PPL to expect after this many trials of a search: the exact mean "
+        f"over all orders of the trials{mean}. Trials that were stopped early, diverged or failed "
+        "count but are never the best; orders that begin with nothing else are left out. A sampler "
+        "that learns from earlier trials can do better."
     )
     return Finding("Tuning", _flattened(curves, study.margin), figure, reading)
 
@@ -102,10 +103,13 @@ def _curve(records: Mapping[str, Record], study: Study, arm: str) -> TuningCurve
 
 
 def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
-    """Say which arms would hardly have gained from more trials."""
+    """Say which arms would hardly gain from more trials."""
     gains = {arm: gain for arm, c in curves.items() if (gain := c.last_gain) is not None}
     if not gains:
-        return "No arm has 4 finished trials in every search: too few to say whether more would still help."
+        return (
+            "No arm has 4 finished trials in every search, "
+            "which is too few to say whether more would help."
+        )
     spans = {arm: f"from {curves[arm].half} to {curves[arm].trials}" for arm in gains}
     same = len(set(spans.values())) == 1
     each = [
@@ -118,73 +122,79 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
     )
     ends = []
     if flat:
-        ends.append(f"{listed(flat)} {'has' if len(flat) == 1 else 'have'} flattened")
+        ends.append(f"{listed(flat)} {_plural(flat, 'has', 'have')} flattened")
     if steep:
-        which = f"{listed(steep)} {'has' if len(steep) == 1 else 'have'} not{'' if flat else ' flattened'}"
-        ends.append(f"{which}, so more trials may still help")
+        verb = f"{_plural(steep, 'has', 'have')} not{'' if flat else ' flattened'}"
+        ends.append(f"{listed(steep)} {verb}, so more trials may still help")
     few = [arm for arm in curves if arm not in gains]
-    too_few = (
-        f" {listed(few)} {'has' if len(few) == 1 else 'have'} too few finished trials to say."
-        if few
-        else ""
-    )
+    verb = _plural(few, "has", "have")
+    too_few = f" {listed(few)} {verb} too few finished trials to say." if few else ""
     return (
-        f"The second half of the trials{span} lowered the expected best validation PPL by {listed(each)}. "
+        f"The second half of the trials{span} lowered the expected best validation PPL by "
+        f"{listed(each)}. "
         f"Measured against the margin of {margin:g} %, {', '.join(ends)}.{too_few}"
     )
+
+
+def _plural(names: Sequence[str], one: str, many: str) -> str:
+    return one if len(names) == 1 else many
 
 
 def _importance(
     records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
 ) -> Finding | None:
     measured = {arm: importance(records, study, arm, folder) for arm in study.arms}
-    found = {arm: i for arm, i in measured.items() if i is not None}
-    if not found:
+    by_arm = {arm: i for arm, i in measured.items() if i is not None}
+    if not by_arm:
         return None
-    says = " ".join(_important(arm, i) for arm, i in found.items() if i.shares)
-    few = [f"{arm} has {i.trials}" for arm, i in found.items() if not i.shares]
+    says = " ".join(_important(arm, i) for arm, i in by_arm.items() if i.shares)
+    few = [f"{arm} has {i.trials}" for arm, i in by_arm.items() if not i.shares]
     if few:
-        says += f" Too few trials to measure the importance of parameters: {listed(few)}, and {FEWEST} are needed."
+        says += (
+            " Too few trials to measure the importance of parameters: "
+            f"{listed(few)}, and {FEWEST} are needed."
+        )
     most = (
         f" (of more than {MOST} trials, {MOST} drawn at random)"
-        if any(i.trials > MOST for i in found.values())
+        if any(i.trials > MOST for i in by_arm.values())
         else ""
     )
     reading = (
-        f"Conditional PED-ANOVA (Optuna) of the validation losses at step {rung_step(study)}, which trials that ASHA "
-        f"stopped have too; diverged trials rank last, and all searches are pooled{most}. Bars: how much of the "
-        "importance each parameter has for being among the best trials (a tenth of them, and at least 5). Marks: the "
-        "share that shuffled losses exceed in 5 % of cases, over all parameters of an arm together. Strong colour: "
+        "Optuna's conditional PED-ANOVA of the validation losses at step "
+        f"{rung_step(study)}, including trials that ASHA stopped later; diverged trials rank last, "
+        f"and all searches are pooled{most}. Bars: each parameter's share of the importance for "
+        "being among the best trials (a tenth of them, at least 5). Marks: the share that shuffled "
+        "losses exceed in 5 % of cases, over all parameters of an arm together. Strong color: "
         "beyond its mark. Arms that search fewer than two parameters are left out."
     )
     return Finding(
-        "Which parameters matter", says.strip(), plots.importances(found, colors), reading
+        "Which parameters matter", says.strip(), plots.importances(by_arm, colors), reading
     )
 
 
-def _important(arm: str, found: Importance) -> str:
-    strong = [f"{name} ({100 * s.share:.0f} %)" for name, s in found.shares.items() if s.stands_out]
+def _important(arm: str, measured: Importance) -> str:
+    shares = measured.shares
+    strong = [f"{name} ({100 * s.share:.0f} %)" for name, s in shares.items() if s.stands_out]
     if not strong:
-        return (
-            f"Among {found.trials} trials of {arm}, no parameter mattered more than chance allows."
-        )
-    verb = "matters" if len(strong) == 1 else "matter"
-    rest = len(found.shares) - len(strong)
+        return f"Among {measured.trials} trials of {arm}, no parameter matters more than by chance."
+    verb = _plural(strong, "matters", "matter")
+    rest = len(shares) - len(strong)
     others = f"; the other {rest} can't be told from chance" if rest else ""
-    return f"Among {found.trials} trials of {arm}, {listed(strong)} {verb}{others}."
+    return f"Among {measured.trials} trials of {arm}, {listed(strong)} {verb}{others}."
 
 
 def _boundaries(arm: str, runs: Sequence[Record], study: Study, color: str) -> Finding | None:
     learned = [r for r in runs if _has_boundaries(r)]
     if not learned:
         return None
-    found = placement(learned, study.block_size, study.seed)
-    says = " ".join([_placed(arm, found), *_together(found)])
+    placed = placement(learned, study.block_size, study.seed)
+    says = " ".join([_distances(arm, placed), *_agreements(placed)])
     reading = (
-        "In which bucket each position lies at the end of every confirm run (a line each), over the fixed spacings "
-        "with as many buckets. Distances: the mean over boundaries of equal rank; between different numbers of "
-        "buckets, the area between the lines with buckets counted from 0 to 1. Consistency: 1 - mean distance between "
-        f"runs / mean distance between boundaries drawn as boundary_init: random draws them ({DRAWS} draws)."
+        "The bucket of each position at the end of every confirm run (one line each), with the "
+        "fixed spacings of as many buckets. Distance: the mean over boundaries of equal rank; "
+        "between different numbers of buckets, the area between the lines with buckets scaled to "
+        "0 to 1. Consistency: 1 - mean distance between runs / mean distance between boundaries "
+        f"drawn as boundary_init: random draws them ({DRAWS} draws)."
     )
     return Finding(
         f"Boundaries of {arm}",
@@ -199,63 +209,64 @@ def _has_boundaries(run: Record) -> bool:
     return 0 < len(end) == len(start) and all(map(math.isfinite, (*start, *end)))
 
 
-def _placed(arm: str, found: Placement) -> str:
-    log, uniform = found.distances["log"], found.distances["uniform"]
-    runs = f"{found.runs} confirm runs" if found.runs > 1 else "the only confirm run"
+def _distances(arm: str, placed: Placement) -> str:
+    log, uniform = placed.distances["log"], placed.distances["uniform"]
+    runs = f"{placed.runs} confirm runs" if placed.runs > 1 else "the only confirm run"
     return (
-        f"The boundaries of {arm} end {log.end:.2f} tokens from the log spacing and {uniform.end:.2f} tokens from the "
-        f"uniform one (mean over {runs}); they start {log.start:.2f} and {uniform.start:.2f} tokens from them."
+        f"The boundaries of {arm} end {log.end:.2f} tokens from the log spacing and "
+        f"{uniform.end:.2f} tokens from the uniform one (mean over {runs}); they start "
+        f"{log.start:.2f} and {uniform.start:.2f} tokens from them."
     )
 
 
-def _together(found: Placement) -> list[str]:
+def _agreements(placed: Placement) -> list[str]:
     """Say whether the boundaries of different runs agree, over seeds and over searches."""
-    if found.seeds is None and found.searches is None:
-        return ["With a single run nothing can be said about agreement."]
-    pairs = (("Seeds of one search", found.seeds), ("Different searches", found.searches))
+    if placed.seeds is None and placed.searches is None:
+        return ["A single run says nothing about agreement."]
+    pairs = (("Seeds of one search", placed.seeds), ("Different searches", placed.searches))
     return [_agreed(who, together) for who, together in pairs if together is not None]
 
 
-def _agreed(who: str, found: Together) -> str:
-    numbers = (
-        f"{_number(found.end)}, p = {found.end.p_value:.2g}; at the start {_number(found.start)}"
-    )
-    if found.end.p_value >= 1 - _LEVEL:
+def _agreed(who: str, together: Together) -> str:
+    start, end = together.start, together.end
+    numbers = f"{_number(end)}, p = {end.p_value:.2g}; at the start {_number(start)}"
+    if end.p_value >= 1 - _LEVEL:
         return f"{who} lie further apart than random boundaries would (consistency {numbers})."
-    if found.end.p_value > _LEVEL:
+    if end.p_value > _LEVEL:
         return f"{who} agree no more than random boundaries would (consistency {numbers})."
     why = (
-        "training has brought them together"
-        if found.start.p_value > _LEVEL
-        else "their starts agreed already"
+        "training brought them together"
+        if start.p_value > _LEVEL
+        else "they already agreed at the start"
     )
     return f"{who} agree more than random boundaries would (consistency {numbers}): {why}."
 
 
-def _number(found: Agreement) -> str:
-    return f"{found.consistency:.2f}"
+def _number(agreement: Agreement) -> str:
+    return f"{agreement.consistency:.2f}"
 
 
 def _landmarks(arm: str, runs: Sequence[Record], folder: Path, color: str) -> Finding | None:
     firsts = {r.search: r for r in reversed(runs)}  # the lowest seed of each search
     shown = [firsts[search] for search in sorted(firsts)]
-    found = [g for r in shown if (g := read_gates(folder, r)) is not None]
-    if not found:
+    gates = [g for r in shown if (g := read_gates(folder, r)) is not None]
+    if not gates:
         return None
-    says = " ".join(_leaned(g, several=len(found) > 1) for g in found)
+    says = " ".join(_leaned(g, several=len(gates) > 1) for g in gates)
     reading = (
-        "Weight of each landmark (rows) at the positions that lie mostly in one bucket (columns), for one confirm run "
-        "of each search; the stronger the colour, the larger. A position leans on a landmark that has at least "
-        f"{STANDS_OUT:g} times its even share. Computed from the trained adapter as the softmax of the position's "
-        "logits: the part of the gate that depends on the text is left out. Landmarks have other numbers in every run."
+        "Weight of each landmark (rows) at the positions that lie mostly in one bucket (columns), "
+        "for one confirm run of each search; a stronger color means a larger weight. A position "
+        f"leans on a landmark that has at least {STANDS_OUT:g} times its even share. Computed from "
+        "the trained adapter as the softmax of the position's logits, without the part of the gate "
+        "that depends on the text. Landmark numbers don't correspond between runs."
     )
-    return Finding(f"Landmarks of {arm}", says, plots.gates(found, color), reading)
+    return Finding(f"Landmarks of {arm}", says, plots.gates(gates, color), reading)
 
 
-def _leaned(found: Gates, *, several: bool) -> str:
-    """Say at which positions of one run a landmark stands out, and how much the position decides."""
-    positions, landmarks = found.weights.shape
-    stretches = leanings(found.weights)
+def _leaned(gates: Gates, *, several: bool) -> str:
+    """Say where a landmark of one run stands out, and how much the position decides."""
+    positions, landmarks = gates.weights.shape
+    stretches = leanings(gates.weights)
     if stretches:
         longest = max(stretches, key=lambda s: (s.last - s.first, s.weight))
         leaning = sum(s.last - s.first + 1 for s in stretches)
@@ -264,12 +275,17 @@ def _leaned(found: Gates, *, several: bool) -> str:
             if longest.last > longest.first
             else f"{longest.first}"
         )
-        lean = f"{leaning} of {positions} positions lean on one landmark, {where} on landmark {longest.landmark} with "
-        lean += f"{100 * longest.weight:.0f} % of the weight"
+        lean = (
+            f"{leaning} of {positions} positions lean on one landmark, {where} on landmark "
+            f"{longest.landmark} with {100 * longest.weight:.0f} % of the weight"
+        )
     else:
         lean = "no position leans on one landmark"
-    bits = f"the weights have {entropy_bits(found.weights):.2f} of {math.log2(landmarks):.2f} bits of entropy"
-    told = information_bits(found.weights)
-    amount = f"{told:.2f}" if told >= _LEAST_BITS else f"less than {_LEAST_BITS:g}"
-    says = f"{lean}; {bits}, and the position tells {amount} bits about the landmark."
-    return f"Search {found.run.search}: {says}" if several else says[0].upper() + says[1:]
+    entropy = f"{entropy_bits(gates.weights):.2f} of {math.log2(landmarks):.2f} bits of entropy"
+    information = information_bits(gates.weights)
+    amount = f"{information:.2f}" if information >= _LEAST_BITS else f"less than {_LEAST_BITS:g}"
+    says = (
+        f"{lean}; the weights have {entropy}, and the position carries {amount} bits of "
+        "information about the landmark."
+    )
+    return f"Search {gates.run.search}: {says}" if several else says[0].upper() + says[1:]

@@ -1,4 +1,4 @@
-"""What a study found, to be read: tables for the terminal and one HTML file that holds everything."""
+"""A study's results for readers: tables for the terminal, and one self-contained HTML file."""
 
 import html
 import json
@@ -43,18 +43,18 @@ def table(results: Results) -> Drawing:
     """Return the table of arms for the terminal.
 
     Args:
-        results: of the study, from :func:`studies.analysis.results.gather`.
+        results: Results of the study, from :func:`studies.analysis.results.gather`.
     """
     return Drawing(arms_sheet(results))
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """The verdict with each sentence, and each finding within one, on a line of its own."""
+    """Return the verdict as lines, one for each sentence or part that ends in a semicolon."""
     return re.split(r"(?<=[.;]) ", results.verdict)
 
 
 def trial_table(records: Mapping[str, Record], study: Study) -> Drawing:
-    """Return a table of every search trial with what it searched; the best of each arm is bold."""
+    """Return a table of all search trials and their parameters; the best of each arm is bold."""
     return Drawing(searched_sheet(records, study))
 
 
@@ -62,10 +62,10 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
     """Write the whole report as one HTML file that needs nothing else.
 
     Args:
-        results: of the study.
-        records: all trials and runs, by name.
-        study: the study.
-        path: of the file; a reader sees the old file or the new one.
+        results: Results of the study.
+        records: All trials and runs, by name.
+        study: The study.
+        path: Path of the file, which is replaced atomically.
     """
     best = best_trials(records, study)
     colors = plots.arm_colors(study.arms)
@@ -96,7 +96,7 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
 
 
 def _escape(text: str) -> str:
-    """Return a text as HTML shows it; XML allows no control characters, and UTF-8 no lone surrogates."""
+    """Return a text escaped for HTML, without control characters and lone surrogates."""
     return html.escape(shown(text))
 
 
@@ -118,14 +118,16 @@ def _html(sheet: Sheet) -> str:
         rows.append(f'<tr class="{style}">{cells}</tr>')
     caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
     body = "\n".join(rows)
-    return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    table = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
+    return f'<div class="wide"><table>{table}</table></div>'
 
 
 def _folded(title: str, sheet: Sheet) -> str:
     if not sheet.rows:
         return ""
     opened = ' open="open"' if len(sheet.rows) <= _MANY else ""
-    return f"<details{opened}><summary>{_escape(title)} ({len(sheet.rows)})</summary>{_html(sheet)}</details>"
+    summary = f"<summary>{_escape(title)} ({len(sheet.rows)})</summary>"
+    return f"<details{opened}>{summary}{_html(sheet)}</details>"
 
 
 def _section(title: str, *parts: str) -> str:
@@ -143,41 +145,46 @@ def _forest(results: Results, colors: Mapping[str, str]) -> str:
     several = any(c.searches > 1 for c in results.comparisons)
     level = next((c.level for c in results.comparisons), 0.05)
     caption = (
-        f"Diamonds: change in test PPL over all pairs, with the {100 * (1 - level):g} % interval; dots: each "
-        f"{'search' if several else 'seed'}. "
-        "Shaded: the published scale of improvements (from 0.5 % minimal, 1 % moderate, 2 % strong)."
+        "Diamonds: change in test PPL over all pairs, with the "
+        f"{100 * (1 - level):g} % interval; dots: each {'search' if several else 'seed'}. Shaded: "
+        "the published scale of improvements (minimal from 0.5 %, moderate from 1 %, strong from "
+        "2 %)."
     )
     return _figure(plots.forest(results.comparisons, colors), caption)
 
 
 def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:
-    """The profile over learning rates, where there is one."""
+    """Return the section on the profile over learning rates; empty without a profile."""
     figure = plots.rates(results.comparisons, colors)
     if figure is None:
         return []
-    depends = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.depends_on_rate]
-    said = (
-        f"The answer depends on the learning rate for {', '.join(depends)}."
-        if depends
-        else ("With each arm at its own best rate, every comparison has the same outcome.")
-    )
     caption = (
-        "Matched change in test PPL where all arms have the winning learning rate times a factor, with its interval; "
-        f"open diamonds: each arm at its own best rate (quadratic in the log of the rate). {said}"
+        "Matched change in test PPL with all arms at the winning learning rate times a factor, "
+        "with its interval; open diamonds: each arm at its own best rate (minimum of a quadratic "
+        f"in the log of the rate). {_rate_dependence(results)}"
     )
     return [_section("Learning rate", _figure(figure, caption), _html(rates_sheet(results)))]
+
+
+def _rate_dependence(results: Results) -> str:
+    names = [f"{c.arm} vs {c.reference}" for c in results.comparisons if c.depends_on_rate]
+    if names:
+        return f"The answer depends on the learning rate for {', '.join(names)}."
+    if all(c.own_best and c.own_best.outcome == c.outcome for c in results.comparisons):
+        return "With each arm at its own best rate, every comparison has the same outcome."
+    return "No comparison is certain to depend on the learning rate."
 
 
 def _reasons(
     records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
 ) -> list[str]:
-    """Why the arms came out so, as far as the records tell."""
-    found = findings(records, study, folder, colors)
+    """Return the section of findings on why the arms differ; empty without findings."""
     parts = [
-        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>{_figure(f.figure, f.reading)}'
-        for f in found
+        f'<h3>{_escape(f.title)}</h3><p class="says">{_escape(f.says)}</p>'
+        f"{_figure(f.figure, f.reading)}"
+        for f in findings(records, study, folder, colors)
     ]
-    return [_section("Why it came out so", *parts)] if parts else []
+    return [_section("Why the arms differ", *parts)] if parts else []
 
 
 def _positions(results: Results) -> list[str]:
@@ -186,33 +193,33 @@ def _positions(results: Results) -> list[str]:
 
 
 def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> str:
-    """Only for an arm that learns them: its confirm runs, or before these the trials that have won."""
-    found = [w for (_, name), w in winners(study, records).items() if name == arm]
-    runs = [r for w in found for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
-    runs = runs or [w.record for w in found]
+    """Return the boundaries of an arm's confirm runs, or of its winners before any; "" without."""
+    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
+    runs = [r for w in of_arm for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
+    runs = runs or [w.record for w in of_arm]
     shifts = plots.boundary_shifts(runs, study.block_size, color)
     if shifts is None:
         return ""
-    caption = f"From start (hollow) to end (filled). {_moved(runs)}"
+    caption = f"Boundaries from start (hollow) to end (filled) of training. {_moved(runs)}"
     paths = plots.boundary_paths(runs, study.block_size, color)
-    over = "Sorted boundaries over the steps of each run."
+    over = "Boundaries over the steps of each run, sorted."
     return _section(f"Boundaries of {arm}", _figure(shifts, caption), _figure(paths, over))
 
 
 def _explained(e: Explanation, records: Mapping[str, Record], study: Study, color: str) -> str:
-    """Which parameters make the winner what it is, where ``hylorada explain`` has measured it."""
+    """Return the section on an explanation that ``hylorada explain`` has measured."""
     place = f" in search {e.search}" if study.searches > 1 else ""
     now = winners(study, records).get((e.search, e.arm))
     overtaken = now is None or (now.record.name, now.block) != (e.trial, e.block)
     old = (
-        "The search has found another winner since: run `hylorada explain` again. "
+        "The search has another winner since then; run `hylorada explain` again. "
         if overtaken
         else ""
     )
-    colours = (
-        "coloured: significantly different from 0, and not certainly within that; dots: seeds."
+    drawn = (
+        f"Shaded: under {e.margin:g} %; colored: certainly different from 0, but not certainly "
+        "within the shaded range; dots: seeds."
     )
-    drawn = f"Shaded: under {e.margin:g} %; {colours}"
     figure = _figure(explained(e, color), f"{old}{' '.join(sentences(e))} {drawn}")
     title = f"Why the winner of {e.arm}{place} differs from the defaults"
     return _section(title, figure, _html(path_sheet(e)), _html(neighbours_sheet(e)))
@@ -229,7 +236,10 @@ def _moved(runs: Sequence[Record]) -> str:
     distance = distance[np.isfinite(distance)]
     if not distance.size:
         return ""
-    return f"A boundary moved by {distance.mean():.2f} tokens on average and by {distance.max():.2f} at most."
+    return (
+        f"A boundary moved by {distance.mean():.2f} tokens on average and by "
+        f"{distance.max():.2f} at most."
+    )
 
 
 def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
@@ -240,16 +250,18 @@ def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> st
             f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}"
         )
     caption = (
-        f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or failed; "
-        f"dashed: ASHA's rungs at steps {', '.join(map(str, study.rungs())) or '(none)'}. Point at a line for its name."
+        f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or "
+        f"failed; dashed: ASHA's rungs at steps "
+        f"{', '.join(map(str, study.rungs())) or '(none)'}. Hover over a line for its name."
     )
     return _figure(plots.curves(trials, study, best), caption)
 
 
 def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str:
     caption = (
-        "What was searched against the last validation PPL, arms in the colours above. Filled: complete; hollow: "
-        "pruned (fewer steps, so not to be compared with complete ones); diamonds: each arm's best; crosses: diverged."
+        "Searched parameters against the last validation PPL, with arms in the colors above. "
+        "Filled: complete; hollow: pruned (after fewer steps, so not comparable with complete "
+        "ones); diamonds: each arm's best; crosses: diverged."
     )
     return _figure(plots.parameters(trials, study, best), caption)
 
@@ -257,8 +269,9 @@ def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials an arm of "
-        f"{study.max_steps} steps, {study.seeds} paired seed{'s' * (study.seeds > 1)} in each"
+        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials "
+        f"per arm, {study.max_steps} steps per trial, "
+        f"{study.seeds} paired seed{'s' * (study.seeds > 1)} per search"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
@@ -285,9 +298,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _page(title: str, body: str) -> str:
-    """A whole document, well-formed as XML too, that may load nothing."""
+    """Return a complete HTML document that is also well-formed XML and may load nothing."""
     light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
-    theme = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n@media print{{:root{{{light}}}}}"
+    on_dark = f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    theme = f":root{{{light}}}\n{on_dark}\n@media print{{:root{{{light}}}}}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
@@ -303,7 +317,8 @@ def _page(title: str, body: str) -> str:
 
 _CSS = """\
 :root{color-scheme:light dark}
-body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;background:var(--paper);color:var(--ink);
+body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;
+  background:var(--paper);color:var(--ink);
   font:16px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
 h1{font-size:1.7rem;line-height:1.2;margin:0;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1px solid var(--line)}
@@ -311,14 +326,16 @@ h3{font-size:1rem;margin:1.8rem 0 .3rem}
 .says{margin:.3rem 0 .8rem;max-width:54rem}
 .what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
 .what{margin:.3rem 0 1.2rem}
-.verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;border-left:4px solid var(--arm1)}
+.verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;
+  border-left:4px solid var(--arm1)}
 .verdict span{display:block}
 .verdict span:first-child{font-weight:650}
 .verdict span:last-child:not(:first-child){font-size:.92rem;color:var(--soft);margin-top:.3rem}
 td:first-child{white-space:nowrap}
 .notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
 .wide{overflow-x:auto;margin:.6rem 0 1.4rem}
-table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;min-width:50%}
+table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;
+  min-width:50%}
 caption{caption-side:bottom;text-align:left;padding-top:.5rem}
 th,td{padding:.3rem .8rem .3rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
 th{font-weight:600;color:var(--soft);vertical-align:bottom}
@@ -329,6 +346,7 @@ svg{display:block;width:100%;height:auto;max-width:100%}
 svg text{font-family:inherit!important}
 figcaption{margin-top:.4rem;max-width:54rem}
 summary{cursor:pointer;font-weight:600;margin:.6rem 0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;margin:0;font-size:.84rem}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;margin:0;
+  font-size:.84rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
 """

@@ -1,4 +1,4 @@
-"""The live panel: trials, best of each arm, rungs and the time left; quiet when not a terminal."""
+"""The live panel: trials, best trial of each arm, rungs and time left; silent off a terminal."""
 
 import time
 from collections import Counter
@@ -19,15 +19,15 @@ from studies.trials.records import Record
 from studies.trials.store import Store
 from studies.trials.winners import counting
 
-_PAUSE_S = 0.5  # between two drawings
+_PAUSE_S = 0.5  # minimum time between two drawings
 
 
 class Panel:
-    """Draws a store's state; :meth:`update` is cheap and may be called at every report.
+    """A live drawing of a study's state; :meth:`update` is cheap enough for every report.
 
     Args:
-        store: the study.
-        console: where to draw; off a terminal only :meth:`say` prints.
+        store: Store of the study.
+        console: Console to draw on; off a terminal, only :meth:`say` prints.
     """
 
     def __init__(self, store: Store, console: Console) -> None:
@@ -46,7 +46,8 @@ class Panel:
 
     def __enter__(self) -> Self:
         if self._live:
-            self._live.start()  # sends what others print through the console, control sequences included
+            # Rich sends other code's output through the console, control sequences included.
+            self._live.start()
             self._guard.enter_context(guarded_streams())
         return self
 
@@ -56,17 +57,17 @@ class Panel:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a text that stays on the screen."""
+        """Print a line that stays on the screen."""
         say(self._console, text)
 
     def begin(self, stage: str, total: int) -> None:
-        """Start to count a stage of ``total`` trials."""
+        """Start counting a stage of ``total`` trials."""
         self._stage, self._total, self._began = stage, total, time.monotonic()
         self._done_before = self._ended()
         self.update()
 
     def update(self) -> None:
-        """Draw the present state, at most twice a second."""
+        """Draw the current state, at most twice a second."""
         if self._live and time.monotonic() - self._drawn > _PAUSE_S:
             self._drawn = time.monotonic()
             title = one_line(f"{self._store.study.name}: {self._stage}", self._console.encoding)

@@ -1,6 +1,7 @@
-"""The figures of ``report.html``: drawn with matplotlib's object API, returned as SVG that follows the page's theme.
+"""The figures of ``report.html``, drawn with matplotlib's object API.
 
-Each figure is an ``<svg>`` element as text, or None where there is nothing to draw.
+Each function returns an ``<svg>`` element as text that follows the page's theme, or None if there
+is nothing to draw.
 """
 
 import math
@@ -33,25 +34,26 @@ from studies.trials.records import Record
 
 
 def value_text(value: Any) -> str:
-    """A setting as a study file would show it."""
+    """Return a value as a study file shows it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def last(record: Record, metric: str) -> float | None:
-    """A finite metric of the last report."""
+    """Return a metric of the last report; None if it is missing or not finite."""
     value = record.reports[-1].metrics.get(metric) if record.reports else None
     return value if value is not None and math.isfinite(value) else None
 
 
 def arm_colors(arms: Iterable[str]) -> dict[str, str]:
+    """Return a color for each arm, repeating them after the last."""
     return {arm: ARMS[i % len(ARMS)] for i, arm in enumerate(arms)}
 
 
 @styled()
 def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
-    """Each comparison with its interval and each seed, over the published scale of improvements."""
+    """Draw each comparison with its interval and seeds over the published scale of improvements."""
     shown = [c for c in comparisons if math.isfinite(c.change)]
     if not shown:
         return None
@@ -76,7 +78,7 @@ def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str 
 
 
 def _shade_scale(axes: Axes, limit: float) -> None:
-    """Bands of the published scale, named where there is room."""
+    """Shade the bands of the published scale, and name them where there is room."""
     edges = [0.0, *sorted(edge for edge, _ in SCALE), math.inf]
     names = ["none", *(name for _, name in sorted(SCALE))]
     for i, name in enumerate(names):
@@ -117,7 +119,7 @@ def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
 
 @styled()
 def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
-    """Each comparison's matched change against the factor of the learning rate, with intervals."""
+    """Draw each comparison's matched change over the factor of the learning rate."""
     shown = [c for c in comparisons if len(c.profile) > 1]
     if not shown:
         return None
@@ -148,7 +150,7 @@ def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str |
 
 @styled()
 def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str | None:
-    """Where boundaries started (above, hollow) and ended (below, filled), one row a run."""
+    """Draw where boundaries started (above, hollow) and ended (below, filled), one row per run."""
     shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
     if not shown:
         return None
@@ -177,7 +179,7 @@ def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str 
 
 @styled()
 def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str | None:
-    """Every boundary over the steps of each run."""
+    """Draw every boundary over the steps of each run."""
     shown = [r for r in runs if any(x.boundaries for x in r.reports)]
     if not shown:
         return None
@@ -208,7 +210,7 @@ def _run_label(run: Record) -> str:
 
 @styled()
 def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
-    """Validation PPL of every search trial over its steps, one panel an arm, with ASHA's rungs."""
+    """Draw the validation PPL of every search trial over its steps, one panel per arm."""
     values = finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
     if not values:
@@ -247,7 +249,7 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
     steps, ppl = zip(*points, strict=True)
     if is_best:
         look = {"linewidth": 2.6, "zorder": 3}
-        axes.plot(steps, ppl, color=PAPER, linewidth=5, zorder=2.9)  # sets it off from the others
+        axes.plot(steps, ppl, color=PAPER, linewidth=5, zorder=2.9)  # a halo that sets it off
     axes.plot(
         steps,
         ppl,
@@ -264,7 +266,7 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
 
 @styled()
 def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
-    """Each searched parameter against the last validation PPL of the trials that drew it, arms in their colours."""
+    """Draw the last validation PPL of trials over each searched parameter, arms in their colors."""
     values = finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
     spaces: dict[str, list[Parameter]] = {}
@@ -276,8 +278,8 @@ def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) ->
         return None
     figure, panels = make_panels(len(names), min(len(names), 3), height=2.1, share="y")
     for axes, name in zip(panels, names, strict=True):
-        found = [r for r in trials if name in r.params]
-        _draw_parameter(axes, found, name, [p.values for p in spaces[name]], study, best)
+        drew_it = [r for r in trials if name in r.params]
+        _draw_parameter(axes, drew_it, name, [p.values for p in spaces[name]], study, best)
         axes.set_title(name)
     scale_ppl(panels[0], values)
     for axes in panels[::3]:
@@ -297,7 +299,7 @@ def _draw_parameter(
     colors, arms = arm_colors(study.arms), list(dict.fromkeys(r.arm for r in trials))
     for trial in trials:
         x = float(trial.params[name]) if places is None else places[value_text(trial.params[name])]
-        if places is not None:  # side by side: arms, and a little each trial
+        if places is not None:  # arms stand side by side, with some jitter between trials
             x += 0.5 * ((arms.index(trial.arm) + 0.5) / len(arms) - 0.5) + 0.12 * (
                 trial.number * 0.618 % 1 - 0.5
             )
@@ -327,7 +329,7 @@ def _draw_parameter(
 def _scale_parameter(
     axes: Axes, values: Sequence[Any], declared: Sequence[Range | Choice]
 ) -> dict[str, int] | None:
-    """Set the x axis up; for categories, answer where each one's place is."""
+    """Set up the x axis; return the place of each category, or None for a range."""
     ranges = [d for d in declared if isinstance(d, Range)]
     if len(ranges) < len(declared):
         options = [o for d in declared if isinstance(d, Choice) for o in d.options]

@@ -1,4 +1,4 @@
-"""What commands print of a study's results, and of its trials that have failed."""
+"""Printed output of commands: a study's results, its failed trials, and JSON."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from studies.trials.messages import ERROR_LOG
 
 
 def printing(show: Callable[[], None]) -> None:
-    """Print; where nobody reads it, what has failed is told all the same."""
+    """Call ``show`` to print; if the reader has closed the pipe, continue silently."""
     try:
         show()
         sys.stdout.flush()
@@ -22,32 +22,33 @@ def printing(show: Callable[[], None]) -> None:
 
 
 def tell_failures(folder: Path) -> bool:
-    """Each distinct error once, with its count and a log; whether there is any."""
+    """Print each distinct error once, with its count and a log; return whether there is any."""
     from studies.analysis.results import failures, load_records
 
     records = load_records(folder)
-    found = failures(records)
-    if found:
+    failed = failures(records)
+    if failed:
         states = Counter(r.state for r in records.values())
         print(
             "hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
             file=sys.stderr,
         )
-    for reason, names in found.items():
+    for reason, names in failed.items():
         log = folder / "trials" / names[0] / ERROR_LOG
         print(
             f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})",
             file=sys.stderr,
         )
-    return bool(found)
+    return bool(failed)
 
 
 def print_json(values: Any, **options: Any) -> None:
-    """Print JSON of ASCII alone, without the one control character that ``json`` leaves raw."""
+    """Print JSON in ASCII, with DEL escaped: ``json`` leaves that one control character raw."""
     print(json.dumps(values, **options).replace("\x7f", "\\u007f"))
 
 
 def print_results(results: Any, as_json: bool) -> None:
+    """Print a study's table, verdict and notes, or all of its results as JSON."""
     from studies.reporting.html_report import table, verdict_lines
 
     if as_json:

@@ -1,4 +1,4 @@
-"""The tables of a report as plain cells, before they are drawn in the terminal or in HTML."""
+"""The tables of a report as plain cells, to be drawn in the terminal or in HTML."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ class Sheet:
     """A table before it is drawn.
 
     Attributes:
-        columns: titles; those in ``WORDS`` hold words, the others numbers.
-        rows: cells as text.
-        caption: below it.
-        strong: rows to stress.
-        faint: rows to step back.
+        columns: Titles; columns named in ``WORDS`` hold words, the others numbers.
+        rows: Cells as text.
+        caption: Text below the table.
+        strong: Indices of rows to emphasize.
+        faint: Indices of rows to de-emphasize.
     """
 
     columns: tuple[str, ...]
@@ -36,17 +36,17 @@ class Sheet:
     faint: frozenset[int] = frozenset()
 
     def used(self) -> list[int]:
-        """Columns with anything in them."""
+        """Return the indices of the columns that are not empty."""
         return [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
 
     def mapped(self, change: Callable[[str], str]) -> "Sheet":
-        """Return the sheet with every title and cell changed."""
+        """Return the sheet with ``change`` applied to every title and cell."""
         rows = tuple(tuple(map(change, row)) for row in self.rows)
         return replace(self, columns=tuple(map(change, self.columns)), rows=rows)
 
 
 def best_trials(records: Mapping[str, Record], study: Study) -> frozenset[str]:
-    """Return the names of the search trials that have won, one for each search and arm."""
+    """Return the names of the winning search trials, one for each search and arm."""
     return frozenset(w.record.name for w in winners(study, records).values())
 
 
@@ -61,7 +61,7 @@ def _change(c: Comparison | None) -> str:
 
 
 def arms_sheet(results: Results) -> Sheet:
-    """One row an arm, one column of changes a reference; the base without adapter first."""
+    """Return one row per arm and one column of changes per reference, the bare base first."""
     compared = {c.reference for c in results.comparisons}
     references = [a.arm for a in results.arms if a.arm in compared]
     level = next((c.level for c in results.comparisons), 0.05)
@@ -102,15 +102,18 @@ def _arms_caption(results: Results) -> str:
         noise = f"{searches} searches x {seeds} paired seed{'s' * (seeds > 1)}"
     else:
         noise = (
-            "1 paired seed, so intervals hold no seed noise"
+            "1 paired seed, so intervals exclude seed noise"
             if seeds == 1
             else f"{seeds} paired seeds"
         )
-    return f"test PPL: mean over runs; change in %, negative = better. {results.tokens:,} test tokens, {noise}."
+    return (
+        "test PPL: mean over runs; changes: in %, negative is better. "
+        f"{results.tokens:,} test tokens, {noise}."
+    )
 
 
 def comparisons_sheet(results: Results) -> Sheet:
-    """One row a comparison, with every search or seed."""
+    """Return one row per comparison, with the change of every search or seed."""
     rows = [
         (
             f"{c.arm} vs {c.reference}",
@@ -141,7 +144,12 @@ def comparisons_sheet(results: Results) -> Sheet:
         "at own best rate",
     )
     last_titles = ("p", "Holm p", "smallest visible, %", "parameters per 1 %")
-    return Sheet(("comparison", *titles, *last_titles, "effect"), tuple(rows))
+    caption = (
+        "p: two-sided, for no change; Holm p: adjusted over these comparisons; smallest visible: "
+        "with 80 % power; effect: class of the interval on the published scale of improvements."
+    )
+    columns = ("comparison", *titles, *last_titles, "effect")
+    return Sheet(columns, tuple(rows), caption if rows else "")
 
 
 def _range(c: Change | None) -> str:
@@ -149,26 +157,26 @@ def _range(c: Change | None) -> str:
 
 
 def rates_sheet(results: Results) -> Sheet:
-    """One row a comparison, one column a factor of the learning rate: the matched change there."""
+    """Return one row per comparison and one column per factor: the matched change there."""
     factors = list(dict.fromkeys(r.factor for c in results.comparisons for r in c.profile))
     rows = []
     for c in results.comparisons:
-        found = {r.factor: r.change for r in c.profile}
-        rows.append((f"{c.arm} vs {c.reference}", *(_range(found.get(f)) for f in factors)))
+        changes = {r.factor: r.change for r in c.profile}
+        rows.append((f"{c.arm} vs {c.reference}", *(_range(changes.get(f)) for f in factors)))
     return Sheet(
         ("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ()
     )
 
 
 def positions_sheet(results: Results) -> Sheet:
-    """One row a comparison: LIM-PPL and each tenth of the positions."""
+    """Return one row per comparison: LIM-PPL and each tenth of the positions."""
     names = list(dict.fromkeys(n for c in results.comparisons for n in c.positions))
     rows = []
     for c in results.comparisons:
         cells = [c.positions.get(n) for n in names]
         rows.append((f"{c.arm} vs {c.reference}", *(_marked(x) for x in cells)))
     caption = (
-        "Change in %; * better or worse after Holm's adjustment within the row." if names else ""
+        "Changes in %; *: better or worse after Holm's adjustment within the row." if names else ""
     )
     titles = [
         "LIM-PPL" if n == "lim_ppl" else f"tenth {int(n.rpartition('_')[2]) + 1}" for n in names
@@ -181,16 +189,18 @@ def _marked(c: Change | None) -> str:
 
 
 def winning_sheet(study: Study, records: Mapping[str, Record]) -> Sheet:
-    """One row a parameter, one column a winner."""
-    found = {(arm, search): w.params(study) for (search, arm), w in winners(study, records).items()}
-    places = sorted(found, key=lambda place: (list(study.arms).index(place[0]), place[1]))
+    """Return one row per parameter and one column per winner."""
+    values = {
+        (arm, search): w.params(study) for (search, arm), w in winners(study, records).items()
+    }
+    places = sorted(values, key=lambda place: (list(study.arms).index(place[0]), place[1]))
     names = dict.fromkeys(
-        n for arm, search in places for n in [*study.space(arm).parameters, *found[arm, search]]
+        n for arm, search in places for n in [*study.space(arm).parameters, *values[arm, search]]
     )
     rows = [
         (
             n,
-            *(value_text(found[p][n]) if n in found[p] else "" for p in places),
+            *(value_text(values[p][n]) if n in values[p] else "" for p in places),
             _searched_over(n, study),
         )
         for n in names
@@ -206,7 +216,7 @@ def _searched_over(name: str, study: Study) -> str:
 
 
 def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
-    """One row a run on fresh seeds; runs of a trial that a longer search has overtaken step back."""
+    """Return one row per run on fresh seeds; runs of an earlier best trial are faint."""
     stages = ("select", "confirm")
     runs = [r for stage in stages for arm in study.arms for r in records_of(records, stage, arm)]
     counted = {r.name for stage in stages for r in counting(study, records, stage)}
@@ -236,7 +246,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
         "reason",
     )
     faint = frozenset(i for i, r in enumerate(runs) if r.name not in counted)
-    caption = "Grey: runs of an earlier best trial; they don't count." if faint else ""
+    caption = "Gray: runs of an earlier best trial, which don't count." if faint else ""
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
 
 
@@ -247,30 +257,30 @@ def _trial_cells(r: Record) -> tuple[str, ...]:
 def trials_sheet(
     arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]
 ) -> Sheet:
-    """The search trials of one arm, one column a parameter."""
-    found = records_of(records, "search", arm)
+    """Return the search trials of an arm, with one column per parameter."""
+    trials = records_of(records, "search", arm)
     names = list(
-        dict.fromkeys([*study.space(arm).parameters, *(n for r in found for n in r.params)])
+        dict.fromkeys([*study.space(arm).parameters, *(n for r in trials for n in r.params)])
     )
     rows = [
         (*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names))
-        for r in found
+        for r in trials
     ]
     return Sheet(
         columns=(*_TRIAL_COLUMNS, *names),
         rows=tuple(rows),
-        strong=frozenset(i for i, r in enumerate(found) if r.name in best),
-        faint=frozenset(i for i, r in enumerate(found) if r.state != "complete"),
+        strong=frozenset(i for i, r in enumerate(trials) if r.name in best),
+        faint=frozenset(i for i, r in enumerate(trials) if r.state != "complete"),
     )
 
 
 def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
-    """The search trials of all arms, what each searched in one column."""
+    """Return the search trials of all arms, with all parameters in one column."""
     best = best_trials(records, study)
-    found = [r for arm in study.arms for r in records_of(records, "search", arm)]
+    trials = [r for arm in study.arms for r in records_of(records, "search", arm)]
     rows = [
         (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
-        for r in found
+        for r in trials
     ]
-    strong = frozenset(i for i, r in enumerate(found) if r.name in best)
+    strong = frozenset(i for i, r in enumerate(trials) if r.name in best)
     return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)

@@ -1,4 +1,4 @@
-"""The terminal: consoles on which nothing is cut, and the tables that are drawn there."""
+"""The terminal: consoles that cut nothing off, and the tables drawn on them."""
 
 import os
 import sys
@@ -14,20 +14,21 @@ from rich.text import Text
 from studies.process.terminal_text import one_line, raw_stream, shown, silence
 from studies.reporting.tables import WORDS, Sheet
 
-_NAMES = {"arm", "trial"}  # what a row is looked up by
+_NAMES = {"arm", "trial"}  # columns that identify a row
 _NAME_WIDTH = 14
-_WORD_WIDTH = 8  # narrower columns of words are read letter by letter
+_WORD_WIDTH = 8  # narrower columns of words are hard to read
 _GAP = 2  # between columns
-_OFF_TERMINAL = 120  # columns of a pipe or a file
+_OFF_TERMINAL = 120  # width of a pipe or a file
 
 
 class Terminal(Console):
-    """A console for texts from anywhere: no markup, no emoji codes, no control characters.
+    """A console for untrusted text: without markup, emoji codes and control characters.
 
-    It raises where nobody reads the results any more (rich would exit with 1); a study goes on without its progress.
+    If the reader of standard output has gone, it raises BrokenPipeError (rich would exit with 1). On
+    standard error it falls silent instead, so a study continues without its progress.
 
     Args:
-        stderr: whether it is standard error.
+        stderr: Whether to write to standard error.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -46,7 +47,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render with every text as :func:`shown`; rich's own control sequences are left alone."""
+        """Render every text as :func:`shown` returns it, but keep rich's own control sequences."""
         for segment in super().render(renderable, options):
             yield (
                 segment
@@ -61,25 +62,25 @@ class Terminal(Console):
 
 
 def _drop_empty_sizes() -> None:
-    """Forget a terminal of no size (``COLUMNS=0``), on which rich would print nothing."""
+    """Unset ``COLUMNS=0`` and ``LINES=0``, with which rich would print nothing."""
     for name in ("COLUMNS", "LINES"):
         if not os.environ.get(name, "1").strip("0"):
             del os.environ[name]
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is; the terminal wraps it."""
+    """Print a line unbroken; the terminal wraps it."""
     console.print(Text(shown(text, console.encoding)), soft_wrap=True)
 
 
 class Drawing:
-    """A sheet as a table as wide as its terminal; where that is too narrow, as one record a row.
+    """A sheet drawn as a table, or as one record per row if the terminal is too narrow for that.
 
     Numbers stay whole either way.
 
     Args:
-        sheet: to draw.
-        dense: whether a record is one paragraph, where lines are scarce.
+        sheet: Sheet to draw.
+        dense: Whether a record is a single paragraph, which saves lines.
     """
 
     def __init__(self, sheet: Sheet, *, dense: bool = False) -> None:
@@ -99,9 +100,9 @@ class Drawing:
 
 
 def _widths(sheet: Sheet, available: int) -> list[int] | None:
-    """Return a width for each used column; None where they don't fit.
+    """Return a width for each used column; None if they don't fit.
 
-    Rich would narrow its widest columns first, and cut numbers off at the edge.
+    Rich would narrow the widest columns first, and cut numbers off at the edge.
     """
     used = sheet.used()
     widths, whole = [_narrowest(sheet, i) for i in used], [_widest(sheet, i) for i in used]
@@ -116,7 +117,7 @@ def _widths(sheet: Sheet, available: int) -> list[int] | None:
 
 
 def _narrowest(sheet: Sheet, column: int) -> int:
-    """Return how wide a column must at least be: numbers stay whole, names and words may be folded."""
+    """Return the minimum width of a column: numbers stay whole, names and words may be folded."""
     title = sheet.columns[column]
     longest = _longest(word for row in sheet.rows for word in row[column].split())
     if title in _NAMES:
@@ -155,8 +156,8 @@ def _table(sheet: Sheet, widths: Sequence[int]) -> Table:
 
 
 def _records(sheet: Sheet, *, dense: bool) -> Iterable[Text]:
-    """Return one record a row: its first cell, and the others with their titles."""
-    first, *rest = sheet.used() or [0]  # none in a sheet without rows
+    """Return one record per row: its first cell, then the others with their titles."""
+    first, *rest = sheet.used() or [0]  # a sheet without rows uses no column
     for number, row in enumerate(sheet.rows):
         cells = [f"{sheet.columns[i]}: {row[i]}" for i in rest if row[i]]
         text = f"{row[first]}  {', '.join(cells)}" if dense else "\n  ".join([row[first], *cells])

@@ -1,4 +1,4 @@
-"""Whether several sets of learned bucket boundaries lie closer together than random ones."""
+"""Test whether several sets of learned bucket boundaries lie closer together than random ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def distance(first: Floats, second: Floats) -> Floats:
-    """Return [...]: how far apart two sets of boundaries [..., M] and [..., N] lie, in the unit of the boundaries.
+    """Return [...]: the distance between two sets of boundaries [..., M] and [..., N].
 
-    This is the area between the two step functions "share of the boundaries at or before position x". With M = N it is
-    the mean distance between boundaries of equal rank, and it compares sets of different sizes in the same unit
-    (the Wasserstein-1 distance; Vallender 1974).
+    The distance has the unit of the boundaries.
+
+    This is the area between the two step functions "share of the boundaries at or before position
+    x". With M = N it is the mean distance between boundaries of equal rank, and it compares sets of
+    different sizes in the same unit (the Wasserstein-1 distance; Vallender 1974).
 
     Example:
         >>> float(distance(np.array([8.0, 16.0]), np.array([10.0, 17.0])))
@@ -32,12 +34,13 @@ def distance(first: Floats, second: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the sets of some pairs agree.
+    """How well the two sets of each pair agree, averaged over pairs.
 
     Attributes:
-        consistency: 1 - (mean distance of the pairs) / (mean distance of pairs of random sets): 1 if the sets are
-            equal, about 0 if they are no closer together than random ones, below 0 if they are further apart.
-        p_value: Probability that random sets are at least as close together.
+        consistency: 1 - (mean distance of the pairs) / (mean distance of pairs of random sets): 1
+            if the sets are equal, about 0 if they are no closer together than random ones, below 0
+            if they are further apart.
+        p_value: Probability that random sets lie at least as close together.
         pairs: Number of pairs.
     """
 
@@ -47,7 +50,12 @@ class Agreement:
 
 
 def mean_distance(sets: Sequence[Floats], pairs: Pairs) -> Floats:
-    """Return [...]: the mean distance of some pairs of sets of boundaries [..., M_i], given by their indices."""
+    """Return [...]: the mean distance over pairs of sets of boundaries [..., M_i].
+
+    Args:
+        sets: One [..., M_i] array of boundaries for each set.
+        pairs: Indices of the two sets of each pair; at least one pair.
+    """
     if not pairs:
         raise ValueError("`pairs` must hold at least one pair")
     total = sum((distance(sets[a], sets[b]) for a, b in pairs), start=np.zeros(()))
@@ -57,8 +65,8 @@ def mean_distance(sets: Sequence[Floats], pairs: Pairs) -> Floats:
 def agreement(sets: Sequence[Floats], random: Floats, pairs: Pairs) -> Agreement:
     """Compare the mean distance of some pairs of sets with that of random sets of the same sizes.
 
-    The p-value is that of a Monte Carlo test, (1 + random draws at least as close) / (1 + draws), which is valid for
-    any number of draws (Davison and Hinkley 1997, chapter 4).
+    The p-value is that of a Monte Carlo test, (1 + random draws at least as close) / (1 + draws),
+    which is valid for any number of draws (Davison and Hinkley 1997, chapter 4).
 
     Args:
         sets: [M_i] boundaries of each run.
@@ -73,7 +81,12 @@ def agreement(sets: Sequence[Floats], random: Floats, pairs: Pairs) -> Agreement
 
 
 def pairs_of(searches: Sequence[int]) -> tuple[Pairs, Pairs]:
-    """Return the pairs of runs within one search, then those across searches, given the search of each run."""
+    """Return the pairs of runs within a search, then those across searches.
+
+    Args:
+        searches: The search of each run.
+    """
     every = [(a, b) for b in range(len(searches)) for a in range(b)]
     within = [(a, b) for a, b in every if searches[a] == searches[b]]
-    return within, [(a, b) for a, b in every if searches[a] != searches[b]]
+    across = [(a, b) for a, b in every if searches[a] != searches[b]]
+    return within, across

@@ -1,4 +1,4 @@
-"""Compare arms: how large the difference is, how sure, and about what it speaks."""
+"""Compare arms: the size of the difference, its uncertainty, and what it generalizes to."""
 
 import math
 from collections.abc import Sequence
@@ -26,14 +26,16 @@ class Comparison:
     """Change in test perplexity from `reference` to `arm`; negative means that `arm` is better.
 
     Attributes:
-        arm: The arm in question.
-        reference: The arm it is compared with.
-        scope: What the interval speaks about: the "method" with two or more searches, these "configurations" with one
-            search and several seeds, or only these "runs" with one search and one seed (block noise alone).
+        arm: Name of the arm.
+        reference: Name of the arm that it is compared with.
+        scope: What the interval generalizes to: the "method" with two or more searches, these
+            "configurations" with one search and several seeds, or only these "runs" with one search
+            and one seed (block noise alone).
         searches: Number of independent searches.
         seeds: Number of paired seeds of each search.
         blocks: Number of test blocks.
-        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in loss per token.
+        change: 100 (exp(D) - 1), D the mean over searches of their mean differences in loss per
+            token.
         low: Lower end of the 1 - `level` interval, in %.
         high: Upper end, in %.
         level: Level of this look.
@@ -43,10 +45,12 @@ class Comparison:
         margin: Largest change in % that does not matter.
         within_margin: Whether the whole interval lies within +-`margin`, whatever the decision.
         scale: The interval on the published scale of improvements.
-        smallest_visible: Smallest fall in % seen with 80 % power at `level`, before Holm's adjustment.
+        smallest_visible: Smallest fall in % seen with 80 % power at `level`, before Holm's
+            adjustment.
         by_search: Change of each search, in %.
         by_seed: Change of each seed of each search, in %.
-        replicate_sd: Standard deviation over the replicates in % (searches, or seeds of one search); None with one.
+        replicate_sd: Standard deviation over the replicates in % (searches, or seeds of one
+            search); None with one.
         hodges_lehmann: Robust centre of the replicates, in %.
         components: Variances of search, seed and block differences, in loss per token.
     """
@@ -82,12 +86,13 @@ def compare(
 
     Args:
         differences: One entry for each pair of arms, in the order of the result.
-        level: Level of this look (`looks.level_per_look`); 0.05 where a study is looked at once.
+        level: Level of this look (`looks.level_per_look`); 0.05 if the study has a single look.
         margin: Largest change in perplexity, in %, that does not matter.
 
     Example:
         >>> import numpy as np
-        >>> d = Differences("learnable", "fixed", (np.full((2, 30), -0.02), np.full((2, 30), -0.02)))
+        >>> search = np.full((2, 30), -0.02)
+        >>> d = Differences("learnable", "fixed", (search, search))
         >>> [(round(c.change, 3), c.decision, c.scope) for c in compare([d])]
         [(-1.98, 'better', 'method')]
     """

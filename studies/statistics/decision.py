@@ -1,4 +1,4 @@
-"""The one place where an interval becomes a decision."""
+"""The rule that turns an interval into a decision; nothing else in the project decides."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ SCALE = ((2.0, "strong"), (1.0, "moderate"), (0.5, "minimal"))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Adjust p-values for making several comparisons, and keep their order.
+    """Return p-values adjusted for several comparisons, in the order given.
 
     Sorted ascending, p_(i) becomes max over j <= i of min(1, (m - j + 1) p_(j)).
     Source: Holm (1979), "A Simple Sequentially Rejective Multiple Test Procedure".
@@ -32,11 +32,13 @@ def decide(
 ) -> Decision:
     """Decide a comparison from the interval of its change in perplexity (%, negative is better).
 
-    "better" and "worse" require that the interval excludes 0 and that the Holm-adjusted p-value is below `level`.
-    A difference may be certain and still too small to matter, so these two come first; `within_margin` says whether
-    it matters. "equivalent" is an interval within +-`margin`: as the interval inverts a two-sided test at `level`,
-    each of the two one-sided tests has level/2.
-    Source: Schuirmann (1987), "A Comparison of the Two One-Sided Tests Procedure and the Power Approach".
+    "better" and "worse" require that the interval excludes 0 and that the Holm-adjusted p-value is
+    below `level`. A difference may be certain and still too small to matter, so these two come
+    first; `within_margin` tells whether it matters. "equivalent" is an interval within +-`margin`:
+    as the interval inverts a two-sided test at `level`, each of the two one-sided tests has
+    level/2.
+    Source: Schuirmann (1987), "A Comparison of the Two One-Sided Tests Procedure and the Power
+        Approach".
     """
     if not low <= high:
         raise ValueError(f"`low` must not exceed `high`, got {low} and {high}")
@@ -58,9 +60,10 @@ def within_margin(low: float, high: float, margin: float = MARGIN) -> bool:
 def published_scale(low: float, high: float) -> str:
     """Place an interval of the change in perplexity (%) on the published scale of improvements.
 
-    An improvement (-change) of at least 2 % is strong, 1-2 % moderate, 0.5-1 % minimal, less none. The whole interval
-    decides: one class if it lies in one, "worse" if all of it is a worsening, otherwise the range of classes, which
-    begins with "worse" if the interval reaches a worsening of 0.5 %.
+    An improvement (-change) of at least 2 % is strong, 1-2 % moderate, 0.5-1 % minimal, less none.
+    The whole interval decides: one class if it lies in one, "worse" if all of it is a worsening,
+    otherwise the range of classes, which begins with "worse" if the interval reaches a worsening of
+    0.5 %.
 
     Returns:
         "strong", "moderate", "minimal", "none", "worse", or a range such as "none to moderate".
@@ -78,7 +81,7 @@ def published_scale(low: float, high: float) -> str:
 def parameters_per_percent(
     extra_parameters: int, change: float, decision: Decision
 ) -> float | None:
-    """Return the additional parameters spent for each 1 % of gain, or None where no gain is certain."""
+    """Return the additional parameters for each 1 % of gain; None unless a gain is certain."""
     if decision != "better" or not change < 0 or not math.isfinite(change):
         return None
     return extra_parameters / -change

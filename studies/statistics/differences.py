@@ -1,4 +1,4 @@
-"""Paired differences between two arms: the input of every comparison."""
+"""Paired differences between two arms, the input of every comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,13 @@ class Differences:
     """Difference in loss per token, arm minus reference, of each search, seed and test block.
 
     Attributes:
-        arm: Name of the arm in question.
-        reference: Name of the arm it is compared with.
-        by_search: One [S_r, N] array for each of the R independent searches: S_r paired seeds, N test blocks in the
-            order of the text, the same blocks in every search. Searches may differ in their number of seeds.
-        documents: [N] label of the document to which each block belongs, or None where the text has no documents.
+        arm: Name of the arm.
+        reference: Name of the arm that it is compared with.
+        by_search: One [S_r, N] array for each of the R independent searches: S_r paired seeds, N
+            test blocks in the order of the text, the same blocks in every search. Searches may
+            differ in their number of seeds.
+        documents: [N] label of the document to which each block belongs, or None where the text has
+            no documents.
     """
 
     arm: str
@@ -35,7 +37,8 @@ class Differences:
         shapes = [list(d.shape) for d in self.by_search]
         if any(len(s) != 2 or s[0] < 1 or s[1] < 2 or s[1] != shapes[0][1] for s in shapes):
             raise ValueError(
-                f"{name}: every search must be [seeds, blocks] with the same 2 or more blocks, got {shapes}"
+                f"{name}: every search must be [seeds, blocks] with the same 2 or more blocks, "
+                f"got {shapes}"
             )
         for number, values in enumerate(self.by_search):
             if not np.isfinite(values).all():
@@ -49,22 +52,22 @@ class Differences:
 
     @property
     def searches(self) -> int:
-        """Return R, the number of independent searches."""
+        """Number of independent searches, R."""
         return len(self.by_search)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Return the number of paired seeds of each search."""
+        """Number of paired seeds of each search."""
         return tuple(len(d) for d in self.by_search)
 
     @property
     def blocks(self) -> int:
-        """Return N, the number of test blocks."""
+        """Number of test blocks, N."""
         return int(self.by_search[0].shape[1])
 
     @property
     def by_unit(self) -> Floats:
-        """Return [U, N]: the independent replicates, which are searches, or the seeds of a single search."""
+        """Independent replicates [U, N]: the searches, or the seeds of a single search."""
         if self.searches == 1:
             return self.by_search[0]
         return np.stack([d.mean(axis=0) for d in self.by_search])
@@ -81,9 +84,10 @@ def paired(
     """Return the differences per token between two arms' summed block losses.
 
     Args:
-        arm: Name of the arm in question.
-        reference: Name of the arm it is compared with.
-        arm_nll: One [S_r, N] array for each search: sums of the negative log-likelihood over each test block.
+        arm: Name of the arm.
+        reference: Name of the arm that it is compared with.
+        arm_nll: One [S_r, N] array for each search: sums of the negative log-likelihood over each
+            test block.
         reference_nll: The same searches, seeds and blocks of the reference.
         tokens_per_block: Predicted tokens in each block.
         documents: [N] document of each block, if the text has documents.
@@ -98,7 +102,8 @@ def paired(
     ours, theirs = [np.shape(x) for x in arm_nll], [np.shape(x) for x in reference_nll]
     if ours != theirs:
         raise ValueError(
-            f"arm {arm!r} has searches of shapes {ours}, but its reference {reference!r} has {theirs}"
+            f"arm {arm!r} has searches of shapes {ours}, "
+            f"but its reference {reference!r} has {theirs}"
         )
     pairs = zip(arm_nll, reference_nll, strict=True)
     by_search = tuple((np.asarray(a, dtype=np.float64) - b) / tokens_per_block for a, b in pairs)

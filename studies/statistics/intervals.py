@@ -1,4 +1,4 @@
-"""The interval of a mean difference whose replicates all read the same test text."""
+"""The interval of a mean difference whose replicates share the same test text."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from studies.statistics.long_run import block_variance
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The variance of a mean difference: a part from replicates, a part from test blocks.
+    """The variance of a mean difference, split into a replicate part and a test-block part.
 
     Attributes:
         replicates: Variance of the mean from the spread of the replicates, var(D_u)/U.
@@ -27,31 +27,30 @@ class Uncertainty:
 
     @property
     def error(self) -> float:
-        """Return the standard error of the mean."""
+        """Standard error of the mean."""
         return math.sqrt(self.replicates + self.blocks)
 
     def p_value(self, statistic: float) -> float:
         """Return the two-sided p-value of `statistic`, the mean difference over its standard error.
 
-        p = w P(|t_{U-1}| > s) + (1 - w) P(|t_K| > s), where w = replicates/(replicates + blocks): the tails of the two
-        parts' Student t, weighted by their shares of the variance. It is exact where one part is 0, and in simulation
-        covers 94.6-96 % with three replicates; Satterthwaite's approximation covers 92.5-95.4 %, because w itself is
-        uncertain.
-        Source: the analogue for tails of Cochran (1964), "Approximate Significance Levels of the Behrens-Fisher Test",
-        which weights the two quantiles.
+        p = w P(|t_{U-1}| > s) + (1 - w) P(|t_K| > s), where w = replicates/(replicates + blocks):
+        the tails of the two parts' Student t, weighted by their shares of the variance. It is exact
+        where one part is 0, and in simulation covers 94.6-96 % with three replicates;
+        Satterthwaite's approximation covers 92.5-95.4 %, because w itself is uncertain.
+        Source: the analogue for tails of Cochran (1964), "Approximate Significance Levels of the
+        Behrens-Fisher Test", which weights the two quantiles.
         """
         w, s = self._share, abs(statistic)
         ours = w * _tails(self.replicates_df, s) if w else 0.0
         return ours + (1 - w) * _tails(self.blocks_df, s)
 
     def critical(self, level: float) -> float:
-        """Return the statistic whose p-value is `level`, between the critical values of the two parts."""
+        """Return the statistic with the p-value `level`, between the two parts' critical values."""
         dfs = (self.blocks_df, self.replicates_df or self.blocks_df)
         ends = [float(special.stdtrit(df, 1 - level / 2)) for df in dfs]
         low, high = min(ends), max(ends)
-        while (
-            high - low > 1e-12 * high
-        ):  # bisection: importing scipy.optimize costs every command 0.3 s
+        # Bisect by hand: importing scipy.optimize costs every command 0.3 s.
+        while high - low > 1e-12 * high:
             middle = (low + high) / 2
             low, high = (middle, high) if self.p_value(middle) > level else (low, middle)
         return high
@@ -74,11 +73,11 @@ class Interval:
 
 
 def uncertainty(differences: Differences) -> Uncertainty:
-    """Measure the uncertainty of the mean of D_u, the independent replicates' mean differences.
+    """Return the uncertainty of the mean of D_u, the independent replicates' mean differences.
 
-    Replicates are searches (seeds are nested in them, so their noise is in the spread of the D_u), or the seeds of a
-    single search. The model is d[r, s, n] = mu + search_r + seed_rs + block_n + rest_rsn, where block_n may be
-    correlated along the text.
+    Replicates are searches (seeds are nested in them, so their noise is in the spread of the D_u),
+    or the seeds of a single search. The model is d[r, s, n] = mu + search_r + seed_rs + block_n +
+    rest_rsn, where block_n may be correlated along the text.
     """
     units = differences.by_unit
     means = units.mean(axis=1)
@@ -89,9 +88,10 @@ def uncertainty(differences: Differences) -> Uncertainty:
 
 
 def interval(differences: Differences, level: float = 0.05) -> Interval:
-    """Return the mean over replicates with its 1 - `level` interval and the p-value for no difference.
+    """Return the mean over replicates, its 1 - `level` interval and the p-value of no difference.
 
-    With constant differences the variance is 0, the interval is a point and the p-value 0, or 1 where the mean is 0.
+    With constant differences the variance is 0, so the interval is a point and the p-value is 0, or
+    1 if the mean is 0.
     """
     parts = uncertainty(differences)
     mean = float(differences.by_unit.mean())

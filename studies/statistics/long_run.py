@@ -1,4 +1,4 @@
-"""Variance of a mean over test blocks that are not independent of each other."""
+"""The variance of a mean over test blocks that are not independent of each other."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,16 @@ MAX_CORRELATION = 0.95
 
 @dataclass(frozen=True, eq=False)
 class BlockVariance:
-    """A quadratic form that gives the variance of a mean over blocks.
+    """A quadratic form whose value is the variance of a mean over blocks.
 
     Attributes:
-        features: Map [..., N] series to [..., K] values whose squares add up to the variance of the series' mean.
-        df: Degrees of freedom: the variance is distributed about as chi-square(df)/df times its expectation.
+        features: Map [..., N] series to [..., K] values whose squares add up to the variance of the
+            series' mean.
+        df: Degrees of freedom: the variance is distributed about as chi-square(df)/df times its
+            expectation.
         correlation: First autocorrelation that was removed before estimating; 0 for documents.
-        kind: "documents", "series", or "independent" where there are too few blocks to measure a correlation.
+        kind: "documents", "series", or "independent" where there are too few blocks to measure a
+            correlation.
     """
 
     features: Callable[[Floats], Floats]
@@ -34,11 +37,12 @@ class BlockVariance:
         return float(np.square(self.features(series)).sum())
 
     def common(self, units: Floats) -> float:
-        """Return the variance of the grand mean of `units` [U, N] that comes from what all units share.
+        """Return the part of the variance of the grand mean of `units` [U, N] that all units share.
 
-        The variance of the mean series holds 1/U of what units do not share (seeds' and searches' own noise). That
-        part is already in the spread of the unit means, so it is estimated from the deviations and subtracted. The
-        result equals the mean of the long-run cross-covariances between different units, at least 0.
+        The variance of the mean series includes 1/U of what units do not share (seeds' and
+        searches' own noise). That part is already in the spread of the unit means, so it is
+        estimated from the deviations and subtracted. The result equals the mean of the long-run
+        cross-covariances between different units, at least 0.
         """
         total = self.of_mean(units.mean(axis=0))
         count = len(units)
@@ -49,12 +53,13 @@ class BlockVariance:
 
 
 def block_variance(series: Floats, documents: Ints | None = None) -> BlockVariance:
-    """Choose how to estimate the variance of the mean of `series` [N].
+    """Return an estimator of the variance of the mean of `series` [N].
 
-    Whole documents are the clusters where they say as much as 6 nearly equal ones: a few long documents tell little
-    about how documents differ. Documents that fill no two blocks are no clusters: neighbours in a sorted text are
-    alike. Otherwise the blocks are a time series, and with fewer than 20 blocks they
-    are taken as independent, because too few cannot show a correlation.
+    Documents serve as clusters if they are worth about 6 equal ones (an effective number of at
+    least 5.5): a few long documents tell little about how documents differ. They must also fill two
+    blocks each on average, because shorter neighbours in a sorted text are alike. Otherwise the
+    blocks are treated as a time series; fewer than 20 blocks are treated as independent, because
+    too few cannot show a correlation.
     """
     if documents is not None and MIN_DOCUMENTS <= effective_documents(documents) <= series.size / 2:
         return _by_documents(documents)
@@ -73,8 +78,9 @@ def _independent(count: int) -> BlockVariance:
 def _by_documents(documents: Ints) -> BlockVariance:
     """Cluster by document: Var(mean) = G/(G-1) sum_g (sum_{n in g} (y_n - mean))^2 / N^2.
 
-    The degrees of freedom are those of the effective number of equal clusters, N^2 / sum n_g^2 - 1. With them the
-    interval covers 92-94 % from about 10 documents of unequal length on, where the cosines cover 84 %.
+    The degrees of freedom are those of the effective number of equal clusters, N^2 / sum n_g^2 - 1.
+    With them the interval covers 92-94 % from about 10 documents of unequal length on, where the
+    cosines cover 84 %.
     Source: Cameron and Miller (2015), "A Practitioner's Guide to Cluster-Robust Inference".
     """
     labels, inverse = np.unique(documents, return_inverse=True)
@@ -90,7 +96,7 @@ def _by_documents(documents: Ints) -> BlockVariance:
 
 
 def effective_documents(documents: Ints) -> float:
-    """Return the number of equal documents that say as much as these, N^2 / sum n_g^2."""
+    """Return the effective number of equal documents, N^2 / sum n_g^2."""
     sizes = np.unique(documents, return_counts=True)[1]
     return documents.size**2 / float(np.square(sizes).sum())
 
@@ -98,17 +104,20 @@ def effective_documents(documents: Ints) -> float:
 def _by_cosines(series: Floats) -> BlockVariance:
     """Prewhiten by AR(1), then average the first K squared cosine weights of the residuals.
 
-    With u_n = y_n - rho y_{n-1} and L_j = sqrt(2/M) sum_m u_m cos(pi j (m - 1/2)/M) over the M = N - 1 residuals,
-    the long-run variance is mean(L_1^2 .. L_K^2) / (1 - rho)^2, and the mean divided by its root is Student's t with K
-    degrees of freedom (the fixed-smoothing limit). K = 0.4 N^(2/3).
+    With u_n = y_n - rho y_{n-1} and L_j = sqrt(2/M) sum_m u_m cos(pi j (m - 1/2)/M) over the M = N
+    - 1 residuals, the long-run variance is mean(L_1^2 .. L_K^2) / (1 - rho)^2, and the mean divided
+    by its root is Student's t with K degrees of freedom (the fixed-smoothing limit). K = 0.4
+    N^(2/3).
 
-    In simulation this covers 95.9 / 95.2 / 95.3 / 94.6 % at AR(1) 0 / 0.3 / 0.5 / 0.8 with 100 blocks, where Bartlett
-    weights with Andrews' AR(1) bandwidth and the critical values of Kiefer and Vogelsang (2005) cover
-    94.8 / 92.4 / 92.1 / 87.5 %; and Student's t combines with the spread of the replicates.
+    In simulation this covers 95.9 / 95.2 / 95.3 / 94.6 % at AR(1) 0 / 0.3 / 0.5 / 0.8 with 100
+    blocks, where Bartlett weights with Andrews' AR(1) bandwidth and the critical values of Kiefer
+    and Vogelsang (2005) cover 94.8 / 92.4 / 92.1 / 87.5 %; and Student's t combines with the spread
+    of the replicates.
 
-    Sources: Lazarus, Lewis, Stock and Watson (2018), "HAR Inference: Recommendations for Practice" (cosines, K);
-    Andrews and Monahan (1992), "An Improved Heteroskedasticity and Autocorrelation Consistent Covariance Matrix
-    Estimator" (prewhitening, with rho bounded); Kendall (1954), "Note on Bias in the Estimation of Autocorrelation".
+    Sources: Lazarus, Lewis, Stock and Watson (2018), "HAR Inference: Recommendations for Practice"
+    (cosines, K); Andrews and Monahan (1992), "An Improved Heteroskedasticity and Autocorrelation
+    Consistent Covariance Matrix Estimator" (prewhitening, with rho bounded); Kendall (1954), "Note
+    on Bias in the Estimation of Autocorrelation".
     """
     rho = first_correlation(series)
     length = series.size - 1
@@ -125,8 +134,9 @@ def _by_cosines(series: Floats) -> BlockVariance:
 def first_correlation(series: Floats) -> float:
     """Return the first autocorrelation of `series` [N], between 0 and 0.95, corrected for its bias.
 
-    r = sum_n (y_n - mean)(y_{n+1} - mean) / sum_n (y_n - mean)^2 is too small by about (1 + 3r)/N (Kendall 1954).
-    Negative correlation is taken as none, which errs towards wider intervals.
+    r = sum_n (y_n - mean)(y_{n+1} - mean) / sum_n (y_n - mean)^2 is too small by about (1 + 3r)/N
+    (Kendall 1954). A negative correlation counts as 0, which errs towards wider
+    intervals.
     """
     y = series - series.mean()
     total = float(y @ y)

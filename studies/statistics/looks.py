@@ -1,4 +1,4 @@
-"""Levels that keep the false-verdict rate when a study may be looked at more than once."""
+"""Levels that keep the false-verdict rate of a study that is looked at more than once."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
-# Levels for 5 % overall, from `simulate_level(looks, draws=2_000_000, seed=1)`; their relative error is 0.3 %.
+# Levels for 5 % overall, from `simulate_level(looks, draws=2_000_000, seed=1)`, with a relative
+# error of 0.3 %.
 STORED: dict[tuple[int, ...], float] = {
     (2, 3, 5): 0.0191,
     (2, 3, 5, 8): 0.0148,
@@ -30,10 +31,11 @@ _CHUNK = 50_000
 
 
 def level_per_look(replicates: Sequence[int], overall: float = 0.05) -> float:
-    """Return the level of each look that keeps `overall` over all of them.
+    """Return the level of each look that keeps the overall error rate at `overall`.
 
     Args:
-        replicates: Number of independent replicates (searches, or seeds of a single search) at each declared look.
+        replicates: Number of independent replicates (searches, or seeds of a single search) at each
+            declared look.
         overall: Probability of a false verdict over all looks together.
 
     Example:
@@ -53,11 +55,12 @@ def level_per_look(replicates: Sequence[int], overall: float = 0.05) -> float:
 def simulate_level(
     looks: Sequence[int], overall: float = 0.05, draws: int = DRAWS, seed: int = 0
 ) -> float:
-    """Simulate the level for which P(any look's t-test has p < level) = `overall` when nothing differs.
+    """Return the level at which P(any look's p < level) = `overall` when nothing differs.
 
-    Every study adds normal replicates up to the last look; the level is the `overall` quantile of the smallest p-value
-    of its looks. This is Pocock's constant level with Student's t in place of the normal, which matters with three
-    replicates. The shared block part only makes the looks more alike, so it errs towards fewer false verdicts.
+    The level is simulated. Every study adds normal replicates up to the last look; the level is the
+    `overall` quantile of the smallest p-value of its looks. This is Pocock's constant level with
+    Student's t in place of the normal, which matters with three replicates. The shared block part
+    only makes the looks more alike, so ignoring it errs towards fewer false verdicts.
     Source: Pocock (1977), "Group Sequential Methods in the Design and Analysis of Clinical Trials".
     """
     rng = np.random.default_rng(seed)

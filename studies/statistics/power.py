@@ -1,4 +1,4 @@
-"""What a study could have seen, and what it would take to see more."""
+"""The smallest effect that a study could have seen, and the design that would see a smaller one."""
 
 import math
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ MAX_BLOCK_FACTOR = 64
 
 @dataclass(frozen=True)
 class Components:
-    """Variances of one loss difference per token, by where they come from.
+    """Variances of one loss difference per token, by source.
 
     Attributes:
-        search: Variance between searches beyond what their seeds explain; None with a single search. With one seed a
-            search it holds the seeds' variance too.
+        search: Variance between searches beyond what their seeds explain; None with a single
+            search. With one seed a search it holds the seeds' variance too.
         seed: Variance between paired seeds within a search; None with one seed a search.
-        block: Long-run variance of one test block; divided by `blocks` it is the block part of the mean's variance.
+        block: Long-run variance of one test block; divided by `blocks` it is the block part of the
+            mean's variance.
         blocks: Number of test blocks.
         blocks_df: Degrees of freedom of `block`.
     """
@@ -40,11 +41,14 @@ class Needed:
     """The cheapest design expected to see a given effect.
 
     Attributes:
-        searches: Number of searches; 1 where only one was made, so that the answer is about configurations.
-        seeds: Paired seeds a search.
-        blocks: Test blocks; more than today's only where no number of searches and seeds would do.
+        searches: Number of searches; 1 if the study has a single search, whose answer is about
+            configurations.
+        seeds: Number of paired seeds of each search.
+        blocks: Number of test blocks; above the study's own only if no number of searches and seeds
+            would do.
         smallest_visible: Smallest effect in % that this design is expected to see.
-        reachable: Whether that is within the effect asked for; if not, this is the largest design considered.
+        reachable: Whether `smallest_visible` is at most the given effect; if not, this is the
+            design with the smallest visible effect of all that were considered.
     """
 
     searches: int
@@ -55,10 +59,11 @@ class Needed:
 
 
 def components(differences: Differences, parts: Uncertainty) -> Components:
-    """Split the variance: seed = mean of var_s(d_rs), search = var_r(D_r) - mean of var_s(d_rs)/S_r, at least 0.
+    """Split the variance of the differences by source.
 
-    These are the estimates of a nested analysis of variance (Searle, Casella and McCulloch 1992, "Variance
-    Components", 3.6), where each search has its own number of seeds.
+    seed = mean of var_s(d_rs), search = var_r(D_r) - mean of var_s(d_rs)/S_r, at least 0.
+    These are the estimates of a nested analysis of variance (Searle, Casella and McCulloch 1992,
+    "Variance Components", 3.6), where each search has its own number of seeds.
     """
     runs = [d.mean(axis=1) for d in differences.by_search]
     within = [(float(r.var(ddof=1)), len(r)) for r in runs if len(r) > 1]
@@ -75,10 +80,12 @@ def components(differences: Differences, parts: Uncertainty) -> Components:
 def smallest_visible(parts: Uncertainty, level: float = 0.05, power: float = POWER) -> float:
     """Return the smallest fall in perplexity (%) seen with `power` at two-sided `level`.
 
-    The noncentrality that gives a t-test this power, times the standard error. The degrees of freedom are those of the
-    Student's t with the interval's critical value. A standard error from few replicates is on average too small, by
-    c4 = E[chi_v]/sqrt(v) (0.89 for three replicates), and is divided by it.
-    Source: Bloom (1995), "Minimum Detectable Effects", with the noncentral t instead of its sum of two quantiles.
+    It is the noncentrality that gives a t-test this power, times the standard error. The degrees of
+    freedom are those of the Student's t with the interval's critical value. A standard error from
+    few replicates is too small on average, by the factor c4 = E[chi_v]/sqrt(v) (0.89 for three
+    replicates), so it is divided by c4.
+    Source: Bloom (1995), "Minimum Detectable Effects", with the noncentral t instead of its sum of
+    two quantiles.
     """
     if parts.error == 0:
         return 0.0
@@ -99,12 +106,13 @@ def needed(
     """Return the cheapest number of searches and seeds that is expected to see `effect` %.
 
     Args:
-        variances: As measured by the study at hand; few replicates know them only roughly.
-        effect: Smallest change in perplexity to be seen, in %.
-        level: Level of the look at which it is to be seen.
+        variances: Variances measured by the study at hand; with few replicates they are rough.
+        effect: Smallest change in perplexity that should be seen, in %.
+        level: Level of the look at which it should be seen.
         search_cost: Cost of a search without its confirm runs, in paired confirm seeds.
         max_searches: Largest number of searches considered.
-        power: Probability of seeing it. Equal arms get an interval within +-`effect` with probability 2 power - 1.
+        power: Probability of seeing it. Equal arms get an interval within +-`effect` with
+            probability 2 power - 1.
     """
     if not effect > 0:
         raise ValueError(f"`effect` must be above 0, got {effect}")
@@ -123,7 +131,7 @@ def needed(
 
 
 def expected(variances: Components, searches: int, seeds: int, blocks: int) -> Uncertainty:
-    """Return the uncertainty that a design of `searches` x `seeds` on `blocks` test blocks is expected to have."""
+    """Return the expected uncertainty of a design of `searches` x `seeds` on `blocks` blocks."""
     replicates = (variances.search or 0.0) / searches + (variances.seed or 0.0) / (searches * seeds)
     df = (searches if variances.search is not None else seeds) - 1
     return Uncertainty(replicates if df else 0.0, df, variances.block / blocks, variances.blocks_df)

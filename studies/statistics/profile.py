@@ -16,7 +16,8 @@ class ArmProfile:
 
     Attributes:
         arm: Name of the arm.
-        losses: One [S_r, P, N] array for each search: loss per token of each seed, profile point and test block.
+        losses: One [S_r, P, N] array for each search: loss per token of each seed, profile point
+            and test block.
         log_rates: One [P] array for each search: log of the learning rate of each point, ascending.
     """
 
@@ -27,24 +28,27 @@ class ArmProfile:
     def __post_init__(self) -> None:
         if len(self.losses) != len(self.log_rates):
             raise ValueError(
-                f"arm {self.arm!r}: {len(self.losses)} searches of losses, {len(self.log_rates)} of rates"
+                f"arm {self.arm!r}: {len(self.losses)} searches of losses, "
+                f"{len(self.log_rates)} of rates"
             )
         for losses, rates in zip(self.losses, self.log_rates, strict=True):
             if losses.ndim != 3 or losses.shape[1] != rates.size or not (np.diff(rates) > 0).all():
                 raise ValueError(
-                    f"arm {self.arm!r}: losses must be [seeds, {rates.size} points, blocks] at ascending rates, "
+                    f"arm {self.arm!r}: losses must be [seeds, {rates.size} points, blocks] "
+                    "at ascending rates, "
                     f"got {list(losses.shape)} at log rates {rates.tolist()}"
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """Where one arm's curve is lowest in one search.
+    """The lowest point of one arm's curve in one search.
 
     Attributes:
         log_rate: Log of the best learning rate.
-        weights: [P] weights of the profile points that give the fitted loss there; they add up to 1.
-        at_edge: Whether the curve has no minimum within the profile, so that the best measured point stands in.
+        weights: [P] weights of the profile points in the fitted loss there; they sum to 1.
+        at_edge: Whether the best measured point stands in because the curve has no minimum within
+            the profile.
     """
 
     log_rate: float
@@ -57,7 +61,7 @@ class OwnBest:
     """Differences with each arm at its own best learning rate.
 
     Attributes:
-        differences: As for a matched comparison; `comparison.compare` gives its interval.
+        differences: Paired differences; `comparison.compare` gives their interval.
         gap: Own-best difference minus the matched one, seed by seed and block by block.
         arm: The best point of the arm in each search.
         reference: The best point of the reference in each search.
@@ -70,11 +74,13 @@ class OwnBest:
 
 
 def best_point(log_rates: Floats, curve: Floats) -> Best:
-    """Find the minimum of the quadratic in the log rate through `curve` [P] (least squares with more than 3 points).
+    """Return the minimum of a quadratic in the log rate, fitted to `curve` [P].
 
-    The fitted loss at the minimum is a weighted sum of the measured losses, and the same weights serve every seed and
-    block: at a minimum an error in its place changes the loss only to second order. With fewer than 3 points, without
-    upward curvature, or with a minimum outside the profile, the best measured point is taken.
+    The fit goes through 3 points and is least squares with more. The fitted loss at the minimum is
+    a weighted sum of the measured losses, and the same weights serve every seed and block: at a
+    minimum, an error in its location changes the loss only to second order. With fewer than 3
+    points, without upward curvature, or with a minimum outside the profile, the result is the best
+    measured point.
     """
     lowest = int(np.argmin(curve))
     measured = Best(float(log_rates[lowest]), np.eye(curve.size)[lowest], at_edge=True)
@@ -107,8 +113,8 @@ def own_best(
 ) -> OwnBest:
     """Return the differences with each arm at the minimum of its own curve, seeds paired.
 
-    Each search fits each arm's curve to the mean over its seeds and blocks. "Learning Rate Matters" (arXiv:2602.04998)
-    argues for this comparison; the matched one at `point` stands beside it.
+    Each search fits each arm's curve to the mean over its seeds and blocks. "Learning Rate Matters"
+    (arXiv:2602.04998) argues for this comparison; the matched one at `point` stands beside it.
     """
     if [r.tolist() for r in arm.log_rates] != [r.tolist() for r in reference.log_rates]:
         raise ValueError(
@@ -130,8 +136,9 @@ def own_best(
 def depends_on_rate(matched: Comparison, own: Comparison, gap: Differences) -> bool:
     """Return whether the answer depends on the learning rate.
 
-    It does where the two differences are decided in opposite directions, or where their decisions differ and the gap
-    between them is itself certain (its interval at the comparison's level excludes 0).
+    It does if the matched and the own-best difference are decided in opposite directions, or if
+    their decisions differ and the gap between them is itself certain (its interval at the
+    comparison's level excludes 0).
     """
     if matched.decision == own.decision:
         return False

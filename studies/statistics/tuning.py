@@ -1,4 +1,4 @@
-"""What a search would have found with fewer trials."""
+"""The best loss that a search would have reached with fewer trials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,22 @@ import numpy as np
 
 from studies.statistics.differences import Floats
 
-_FEWEST = 4  # trials whose number can be halved twice
+_FEWEST = 4  # trials: the smallest number that can be halved twice
 
 
 def expected_best(losses: Sequence[float], trials: int) -> Floats:
-    """Return [trials]: the expected lowest loss among n of a search's trials, for n = 1 to `trials`.
+    """Return [trials]: the expected lowest loss among n of a search's trials, n = 1 to `trials`.
 
-    Every order of the trials counts equally, so this is the mean over all subsets of n trials. With C ascending losses
-    x_1..x_C, the other trials having none, the lowest of n is x_i with probability C(trials - i, n - 1) / C(trials, n);
-    subsets without any loss are left out. With a loss for every trial this is the unbiased estimate (Tang et al. 2020,
-    "Showing Your Work Doesn't Always Work") of the curve of Dodge et al. (2019), "Show Your Work".
+    Every order of the trials counts equally, so this is the mean over all subsets of n trials. With
+    C ascending losses x_1..x_C (the other trials have no loss), the lowest of n is x_i with
+    probability C(trials - i, n - 1) / C(trials, n); subsets without any loss are left out. With a
+    loss for every trial this is the unbiased estimate (Tang et al. 2020, "Showing Your Work Doesn't
+    Always Work") of the curve of Dodge et al. (2019), "Show Your Work".
 
     Args:
-        losses: Of the trials that were trained to the end.
-        trials: All trials of the search, with those that were stopped early, diverged or failed.
+        losses: Losses of the trials that were trained to the end.
+        trials: Number of all trials of the search, including those that were stopped early,
+            diverged or failed.
 
     Example:
         >>> expected_best([1.0, 2.0, 4.0], 4).round(3).tolist()
@@ -31,9 +33,8 @@ def expected_best(losses: Sequence[float], trials: int) -> Floats:
     if not 1 <= values.size <= trials or not np.isfinite(values).all():
         raise ValueError(f"`losses` must be 1 to {trials} finite numbers, got {list(losses)}")
     counts = np.arange(1, trials + 1)
-    shares = np.empty(
-        (values.size, trials)
-    )  # by recursion over i: binomials of many trials overflow
+    # The recursion over i avoids binomials, which overflow with many trials.
+    shares = np.empty((values.size, trials))
     shares[0] = counts / trials
     for before, i in pairwise(range(values.size)):
         shares[i] = shares[before] * np.maximum(trials - i - counts + 1, 0) / (trials - i)
@@ -42,12 +43,14 @@ def expected_best(losses: Sequence[float], trials: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class TuningCurve:
-    """The mean over searches of what each would have found after n trials.
+    """The expected best loss after n trials, averaged over searches.
 
     Attributes:
-        losses: [N] expected best loss per token after 1 to N trials, N that of the search with the fewest trials.
+        losses: [N] expected best loss per token after 1 to N trials, where N is the number of
+            trials of the shortest search.
         searches: Number of searches in the mean.
-        finished: The fewest trials that a search has finished; early stopping makes a curve flat where these are few.
+        finished: Smallest number of finished trials in a search; if few trials escape early
+            stopping, the curve is flat.
     """
 
     losses: Floats
@@ -56,24 +59,28 @@ class TuningCurve:
 
     @property
     def trials(self) -> int:
-        """Return N."""
+        """Number of trials, N."""
         return int(self.losses.size)
 
     @property
     def half(self) -> int:
-        """Return the number of trials at which the second half begins."""
+        """Number of trials at which the second half begins."""
         return (self.trials + 1) // 2
 
     @property
     def last_gain(self) -> float | None:
-        """Return by how many % the second half of the trials lowered perplexity; None with too few finished ones."""
+        """Fall in perplexity over the second half of the trials, in %; None with too few trials."""
         if min(self.trials, self.finished) < _FEWEST:
             return None
         return float(-100 * np.expm1(self.losses[-1] - self.losses[self.half - 1]))
 
 
 def tuning_curve(searches: Sequence[tuple[Sequence[float], int]]) -> TuningCurve | None:
-    """Average the curves of an arm's searches, each its losses and its number of trials; None where none has a loss."""
+    """Average the curves of an arm's searches; None if no search has a loss.
+
+    Args:
+        searches: Losses and number of trials of each search.
+    """
     curves = [expected_best(losses, trials) for losses, trials in searches if losses]
     if not curves:
         return None

@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from studies import learnable_bucketing
-from studies.analysis.comparisons import Losses
+from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.results import load_records
 from studies.process.options import Options
 from studies.runner.inputs import prepare
@@ -67,7 +67,7 @@ def differences(study: Study, storage: Path) -> Iterator[Differences]:
     run_study(study, options, Console(stderr=True))
     folder = options.study_folder(study.name)
     documents = prepare(study, options).test_documents
-    losses = Losses(study, load_records(folder), folder, documents)
+    losses = ConfirmLosses(study, load_records(folder), folder, documents)
     for first in range(0, study.searches, SEARCHES):
         places = [(s, losses.seeds(s)) for s in range(first, first + SEARCHES)]
         ours, theirs = (

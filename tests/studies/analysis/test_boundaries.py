@@ -17,7 +17,7 @@ def run(number: int, start: Iterable[float], end: Iterable[float], search: int =
 
 
 def test_spacings_are_those_that_an_adapter_starts_from() -> None:
-    # 4 buckets of 64 positions: edges at 16, 32, 48, half a token before the first position of a bucket
+    # 4 buckets of 64 positions: edges lie half a token before a bucket's first position
     assert spaced("uniform", 3, T).tolist() == [15.5, 31.5, 47.5]
     # log: the first two buckets hold one position each, the next edge is 2 * 32 ** (1 / 2) = 11.3
     assert spaced("log", 3, T).tolist() == pytest.approx([0.5, 1.5, 11.5])

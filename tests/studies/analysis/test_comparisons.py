@@ -9,7 +9,8 @@ import pytest
 from campaigns import MATCHED, Folder, report, train
 from scipy import stats
 
-from studies.analysis.comparisons import Comparison, Losses, compare_arms
+from studies.analysis.comparisons import Comparison, compare_arms
+from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.results import Results, gather
 from studies.search.campaign import Confirm, Search
 from studies.trials.records import Record
@@ -48,7 +49,7 @@ def _gathered(folder: Folder, before: Results | None = None, documents: Any = No
 def _losses(
     effect: float = 0.0, search_sd: float = 0.0, by_tenth: Any = None, best: Any = None
 ) -> Any:
-    """Per-token losses: 3 + block noise that both arms share, a given difference, a curve over the learning rate."""
+    """Return losses per token: 3 + noise that arms share + a difference + a learning-rate curve."""
     blocks = np.random.default_rng(0).normal(0, 0.3, (12, 10))
 
     def values(r: Record) -> Any:
@@ -80,7 +81,7 @@ def test_change_is_the_mean_over_searches_with_students_interval(folder: Folder)
 
 
 def test_blocks_of_a_document_are_no_independent_samples(folder: Folder) -> None:
-    """Six documents of two blocks; all runs differ by the same amount in a block, so that the blocks alone count."""
+    """All runs differ equally in a block of the six documents of two, so only blocks are noisy."""
     by_document = np.repeat(np.random.default_rng(1).normal(0, 0.01, 6), 2)[:, None]
     _finish(
         folder,
@@ -101,11 +102,11 @@ def test_blocks_of_a_document_are_no_independent_samples(folder: Folder) -> None
 def test_one_search_speaks_of_configurations(folder: Folder) -> None:
     _finish(folder, _losses(effect=-0.02), searches=1)
     assert _compared(folder).scope == "configurations"
-    assert "configurations alone" in _gathered(folder).verdict
+    assert "configurations only" in _gathered(folder).verdict
 
 
 def test_profile_has_the_matched_change_at_each_rate(folder: Folder) -> None:
-    """The arms' curves are 0.05 (x - b)^2 in x = log2 of the factor; at their minima they differ by 0.01."""
+    """Curves are 0.05 (x - b)^2 with x = log2 of the factor; their minima differ by 0.01."""
     _finish(folder, _losses(effect=0.01, best={"fixed": 0.5, "baseline": -0.5}), searches=2)
     found = _compared(folder)
     expected = [0.01 + 0.05 * ((x - 0.5) ** 2 - (x + 0.5) ** 2) for x in (-1, 0, 1)]
@@ -119,7 +120,7 @@ def test_profile_has_the_matched_change_at_each_rate(folder: Folder) -> None:
 
 
 def test_answer_that_turns_with_the_rate_is_said(folder: Folder) -> None:
-    """Matched at the winning rate fixed is better by 0.04; with both at their best it is worse by 0.005."""
+    """Fixed is better by 0.04 at the winning rate, and worse by 0.005 with both at their best."""
     _finish(
         folder,
         _losses(effect=0.005, best={"fixed": 0.0, "baseline": 0.949}),
@@ -141,7 +142,7 @@ def test_rate_at_the_edge_of_stability_is_noted(folder: Folder) -> None:
     _finish(folder, values, searches=2)
     (note,) = [n for n in _gathered(folder).notes if "edge of stability" in n]
     assert note.startswith(
-        "fixed vs baseline: runs differ 10 times less at 0.5 times the winning learning rate"
+        "fixed vs baseline: the difference varies 10 times less between runs at 0.5 times the "
     )
 
 
@@ -223,7 +224,7 @@ def test_search_without_runs_of_an_arm_is_left_out(folder: Folder) -> None:
     store = folder.ledger.store
     for run in store.of("confirm", "fixed", 1):
         run.state = "diverged"
-    losses = Losses(store.study, store.records, store.folder)
+    losses = ConfirmLosses(store.study, store.records, store.folder)
     (found,) = compare_arms(losses, (), {"fixed": 1, "baseline": 1})
     assert (found.searches, found.scope) == (1, "configurations")
 

@@ -17,7 +17,7 @@ T = 16
 
 
 def trained(folder: Path, base: PreTrainedModel, **changes: Any) -> Record:
-    """A confirm run whose adapter uses landmark 2 in bucket 0, and all landmarks elsewhere."""
+    """Return a confirm run whose adapter uses landmark 2 in bucket 0, all landmarks elsewhere."""
     values: dict[str, Any] = {"r": 2, "num_landmarks": 3, "num_buckets": 4, "max_positions": T}
     return gated_run(
         folder, base, HyLoRADAConfig(**values | changes), {(0, 2): math.log(2)}, [13.5, 7.5, 9.5]

@@ -2,12 +2,12 @@
 
 from campaigns import MATCHED, Folder, train
 
-from studies.analysis.progress import going_on, stage_lines
+from studies.analysis.progress import resume_command, stage_lines
 from studies.search.campaign import Campaign, Search
 
 
 def test_a_finished_study_has_ended_all_runs_of_all_stages(folder: Folder) -> None:
-    """The baseline has no parameters of its own, so its finalists are one and the same, and nothing is to select."""
+    """The baseline searches nothing itself, so its finalists are equal and need no selection."""
     ledger = folder.open(**MATCHED, finalists=2, profile=[0.5, 1.0])
     assert stage_lines(ledger.store.study, {})[1:] == [
         "select: 0 of 4 ended",
@@ -22,5 +22,7 @@ def test_a_study_goes_on_with_run(folder: Folder) -> None:
     ledger = folder.open(**MATCHED)
     Search(ledger).next_job()
     assert (
-        going_on("try", ledger.store.records) == going_on("try", {}) == ["hylorada", "run", "try"]
+        resume_command("try", ledger.store.records)
+        == resume_command("try", {})
+        == ["hylorada", "run", "try"]
     )

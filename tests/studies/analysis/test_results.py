@@ -1,56 +1,41 @@
-"""What the reader of a verdict must know besides it."""
+"""Decisions in results that are read back."""
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from studies.analysis.results import empty_buckets
-from studies.trials.messages import Report
-from studies.trials.records import Record
+from studies.analysis.comparisons import Comparison
+from studies.files.typed_json import typed
+
+STORED: dict[str, Any] = {
+    "arm": "learnable",
+    "reference": "fixed",
+    "seeds": 1,
+    "change": -2.0,
+    "low": -3.0,
+    "high": -1.0,
+    "by_seed": [-2.0],
+    "median": -2.0,
+    "p_value": 0.001,
+    "p_holm": 0.002,
+    "smallest_visible": 0.5,
+    "decision": "moderate to strong",
+}
 
 
-def confirmed(*ends: tuple[float, ...]) -> list[Record]:
-    """Confirm runs that ended with these boundaries."""
-    plain: dict[str, Any] = {"params": {}, "adapter": {}, "training": {}, "seed": 0, "data_seed": 0}
-    reports = [
-        Report(step=8, metrics={}, seconds=1.0, parameters=1, done=True, boundaries=end)
-        for end in ends
-    ]
-    return [
-        Record(f"a-{i}", "a", "confirm", i, reports=[r], **plain) for i, r in enumerate(reports)
-    ]
+def test_outcome_is_read_as_stored() -> None:
+    """The outcome contradicts the interval, so it can't have been computed again."""
+    stored: Comparison = typed(Comparison, {**STORED, "outcome": "undecided"})
+    assert stored.outcome == "undecided"
+    assert typed(Comparison, json.loads(json.dumps(asdict(stored)))) == stored
 
 
-@pytest.mark.parametrize(
-    ("ends", "told"),
-    [
-        ([(16.0, 32.0, 48.0)], None),
-        ([(48.0, 16.0, 32.0)], None),  # the order in which they lie does not matter
-        ([()], None),
-        ([(0.5, 1.5, 2.5)], None),  # of a logarithmic start, a position each
-        ([(0.4, 1.6, 2.4)], None),
-        (
-            [(0.0, 32.0, 64.0)],
-            "was given 4 buckets, of which 2 hold a position",
-        ),  # at both ends of the block
-        ([(16.2, 16.7, 48.0)], "was given 4 buckets, of which 3 hold a position"),  # two met
-        ([(16.0, 17.0, 48.0)], None),
-        (
-            [(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)],
-            "was given 4 buckets, of which 3 to 4 hold a position",
-        ),
-    ],
-)
-def test_buckets_that_hold_nothing_are_told(
-    ends: list[tuple[float, ...]], told: str | None
-) -> None:
-    notes = empty_buckets({"a": confirmed(*ends)}, 64)
-    assert len(notes) == (told is not None)
-    assert all(f"arm 'a' {told}" in note for note in notes)
+def test_comparison_of_an_earlier_version_has_no_outcome() -> None:
+    assert typed(Comparison, STORED).outcome == ""
 
 
-def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> None:
-    (note,) = empty_buckets({"a": confirmed((16.2, 16.7, 48.0), (32.0,))}, 64)
-    assert note.startswith(
-        "in 1 of 2 runs of arm 'a' some buckets hold no position at the end of training (3 of 4 do)"
-    )
+def test_unknown_outcome_is_refused() -> None:
+    with pytest.raises(ValueError, match="outcome can't be 'great'"):
+        typed(Comparison, {**STORED, "outcome": "great"})

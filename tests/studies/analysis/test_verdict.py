@@ -33,7 +33,7 @@ def _said(**changes: Any) -> str:
 
 
 def test_interval_without_zero_that_decides_nothing_is_explained() -> None:
-    finding = "learnable against fixed is undecided: -0.68 % PPL [-1.09, "
+    finding = "learnable vs fixed is undecided: -0.68 % PPL [-1.09, "
     assert f"{finding}-0.26] (Holm-adjusted p = 0.061)." in _said()
     assert f"{finding}+0.10]." in _said(high=0.10)
 
@@ -43,18 +43,22 @@ def test_unmatched_searches_cost_is_said_of_the_intervals_that_hold_it() -> None
     method = verdict(apart, [UNDECIDED])
     one = verdict(apart, [replace(UNDECIDED, scope="configurations", searches=1, seeds=5)])
     assert (
-        "is in the difference and in these intervals, which are wider than a matched study's."
-        in method
+        "includes the luck of each search, and so do these intervals, which are wider than a "
+        "matched study's." in method
     )
-    assert "is in the difference and in none of its intervals." in one
+    assert "includes the luck of each search, but the intervals don't." in one
 
 
 def test_what_it_would_take_counts_what_there_is_more_than_one_of() -> None:
     plan = Needed(0.1, 24, 1, 100, 0.2, reachable=False)
-    assert "To see 0.1 % in all of them, even 24 searches would not be enough." in _said(
+    enough = "Even 24 searches would not be enough to detect 0.1 % in every comparison."
+    assert enough in _said(needed=plan)
+    plan = Needed(0.1, 8, 4, 200, 0.1, reachable=True)
+    assert (
+        "About 8 searches x 4 seeds on 200 test blocks would detect 0.1 % in every comparison."
+        in _said(needed=plan)
+    )
+    plan = Needed(0.1, 1, 6, 100, 0.1, reachable=True)
+    assert "About 6 seeds on 100 test blocks would detect 0.1 % in every comparison." in _said(
         needed=plan
     )
-    plan = Needed(0.1, 8, 4, 200, 0.1, reachable=True)
-    assert "about 8 searches x 4 seeds on 200 test blocks are needed." in _said(needed=plan)
-    plan = Needed(0.1, 1, 6, 100, 0.1, reachable=True)
-    assert "about 6 seeds on 100 test blocks are needed." in _said(needed=plan)

@@ -1,4 +1,4 @@
-"""The winner as a folder: it is the confirmed adapter, its card is true, and it is measured again as in the study."""
+"""An export holds the confirmed adapter and a true card, and evaluates as in the study."""
 
 import json
 import math
@@ -159,7 +159,7 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
 def _parameters(
     tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 ) -> dict[str, torch.Tensor]:
-    """The parameters of a checkpoint: views of its vectors, one a group, in the order of its layout."""
+    """Return a checkpoint's parameters: views of its vectors, one a group, in layout order."""
     layout = json.loads(metadata["layout"])
     found: dict[str, torch.Tensor] = {}
     places = dict.fromkeys(("matrices", "scalars", "boundaries"), 0)
@@ -198,7 +198,8 @@ def test_card_says_what_the_results_say(
     card = (exported / "README.md").read_text(encoding="utf-8")
     comparison = results.comparison("learnable", "baseline")
     assert comparison is not None
-    interval = f"{comparison.change:+.2f} % PPL, 95 % interval [{comparison.low:+.2f}, {comparison.high:+.2f}]"
+    ends = f"[{comparison.low:+.2f}, {comparison.high:+.2f}]"
+    interval = f"{comparison.change:+.2f} % PPL, 95 % interval {ends}"
     assert f"`learnable` vs `baseline`: {interval}" in card
     assert results.verdict in card
     assert f"**{_stored_ppl(finished, 'learnable', 1):,.4f}**" in card
@@ -214,7 +215,7 @@ def test_card_says_what_the_results_say(
     for key in ("model_fingerprint", "data_fingerprint", "git_commit"):
         if key in provenance:
             assert f"`{provenance[key]}`" in card
-    assert "it knows no position bias and no landmarks" in card
+    assert "which has no position bias and no landmarks and so computes the LoRA part alone" in card
     command = re.search(r"`hylorada (evaluate .*)` measures", card)
     assert command is not None
     assert shlex.split(command[1]) == ["evaluate", "--adapter", "."]
@@ -237,7 +238,8 @@ def test_code_of_the_card_runs_and_gives_the_two_models(exported: Path, toy_mode
             delta = tensors[name.replace("lora_A", "lora_B")] @ tensors[name]
             base.get_parameter(f"{path}.weight").add_(delta, alpha=16 / 8**0.5)
     lora = base(ids).logits[0, -1, :5].tolist()
-    tail = "\nimport torch\nprint(model(input_ids=torch.arange(1, 25)[None]).logits[0, -1, :5].tolist())"
+    tail = "\nimport torch\nids = torch.arange(1, 25)[None]\n"
+    tail += "print(model(input_ids=ids).logits[0, -1, :5].tolist())"
     for block, expected in zip(blocks, (whole, lora), strict=True):
         command = [sys.executable, "-c", block + tail]
         run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=exported)
@@ -282,8 +284,8 @@ def test_other_base_or_text_than_the_exports_is_told(
         in err
     )
     assert (
-        "the adapter was trained on a base of another config.json: fingerprint 2222222222222222, this one "
-        in err
+        "the adapter was trained on a base of another config.json: fingerprint 2222222222222222, "
+        "this one " in err
     )
     assert (
         "the adapter was trained on another text: fingerprint 1111111111111111, this one has "
@@ -476,17 +478,18 @@ def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
         (_cut_checkpoint, r"checkpoint\.safetensors is damaged"),
         (
             _swap_checkpoints,
-            r"checkpoint\.safetensors is damaged \(it is not of fixed-\S+-confirm-00 as it ended\)",
+            r"checkpoint\.safetensors is damaged "
+            r"\(it does not hold the end of fixed-\S+-confirm-00\)",
         ),
         (
             _swap_checkpoints_of_an_earlier_version,
-            r"damaged \(it is not of fixed-\S+-confirm-00 as it ended\)",
+            r"damaged \(it does not hold the end of fixed-\S+-confirm-00\)",
         ),
         (_clear_updates, "adapter has no effect"),
-        (_take_earlier_checkpoint, "is of step 6, the run ended at 8"),
+        (_take_earlier_checkpoint, "holds step 6, but the run ended at 8"),
         (
             _change_base,
-            "is another than the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$",
+            "is not the study's: weights of fingerprint [0-9a-f]{16}, was 0{16}$",
         ),
         (
             partial(_change_base, part="model_config_fingerprint"),

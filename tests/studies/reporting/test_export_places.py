@@ -1,4 +1,4 @@
-"""An export on another machine: it names no place of this one, and what it needs is found from where it lies."""
+"""An export on another machine: it names no place of this one, and resolves paths from its own."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_export_that_moved_with_its_base_is_measured_there(
     adapter = tmp_path.joinpath(*"abcdef"[:up])
     shutil.copytree(exported, adapter)
     assert main(["evaluate", f"--adapter={adapter}"]) == 2
-    assert "isn't here; name it with --model" in capsys.readouterr().err
+    assert "does not exist; name another one with --model" in capsys.readouterr().err
     shutil.copytree(toy_model, tmp_path / os.path.relpath(toy_model, exported).replace("../", ""))
     monkeypatch.chdir(adapter)
     assert _json(capsys, "evaluate", "--adapter=.", "--json") == _json(

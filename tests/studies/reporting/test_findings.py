@@ -28,16 +28,16 @@ def complete(arm: str, losses: Sequence[float], first: int = 0, **fields: Any) -
 
 
 def test_tuning_says_which_arms_have_flattened() -> None:
-    # pairs of 4: lowest 0, 0, 0, 1, 1, 2 steps above the best, so the second half gains 4/6 of a step
+    # Lowest of each pair of 4: 0, 0, 0, 1, 1, 2 steps above the best, so half gains 4/6 of a step
     steep, flat = (
         complete("fixed", [3, 3.03, 3.06, 3.09]),
         complete("learnable", [3, 3.003, 3.006, 3.009]),
     )
     found = found_in([*steep, *flat], study("fixed", "learnable"))["Tuning"]
     assert found.says == (
-        "The second half of the trials (from 2 to 4) lowered the expected best validation PPL by 1.98 % for fixed "
-        "and 0.20 % for learnable. Measured against the margin of 0.5 %, learnable has flattened, fixed has not, so "
-        "more trials may still help."
+        "The second half of the trials (from 2 to 4) lowered the expected best validation PPL by "
+        "1.98 % for fixed and 0.20 % for learnable. Measured against the margin of 0.5 %, "
+        "learnable has flattened, fixed has not, so more trials may still help."
     )
     assert found.figure is not None
     assert "learnable: 20.09 after 4 trials" in found.figure
@@ -74,7 +74,9 @@ def test_tuning_curve_is_the_mean_over_searches() -> None:
 
 def test_few_trials_leave_tuning_and_importance_open() -> None:
     found = found_in(complete("fixed", [3, 3.1, 3.2]), study("fixed"))
-    assert found["Tuning"].says.startswith("No arm has 4 finished trials in every search: too few")
+    assert found["Tuning"].says.startswith(
+        "No arm has 4 finished trials in every search, which is too"
+    )
     assert found["Which parameters matter"] == Finding(
         "Which parameters matter",
         "Too few trials to measure the importance of parameters: fixed has 3, and 20 are needed.",
@@ -122,7 +124,7 @@ def test_boundaries_say_where_they_end_and_that_their_start_made_them_agree() ->
     assert (
         "Seeds of one search agree more than random boundaries would (consistency 0.9" in found.says
     )
-    assert "p = 0.001; at the start 1.00): their starts agreed already." in found.says
+    assert "p = 0.001; at the start 1.00): they already agreed at the start." in found.says
     assert "8 buckets" in (found.figure or "")
 
 
@@ -132,7 +134,7 @@ def test_boundaries_that_training_brought_together_are_told_from_others() -> Non
         "Boundaries of learnable"
     ]
     assert "(consistency 1.00, p = 0.001; at the start -" in found.says
-    assert found.says.endswith("training has brought them together.")
+    assert found.says.endswith("training brought them together.")
     apart = found_in(learned(starts, starts), study("learnable"))["Boundaries of learnable"]
     assert "Seeds of one search lie further apart than random boundaries would" in apart.says
 
@@ -147,11 +149,11 @@ def test_runs_without_sound_boundaries_say_nothing(
 def test_one_run_says_nothing_about_agreement() -> None:
     found = found_in(learned([(8.0,)], [(9.0,)]), study("learnable"))["Boundaries of learnable"]
     assert "(mean over the only confirm run)" in found.says
-    assert found.says.endswith("With a single run nothing can be said about agreement.")
+    assert found.says.endswith("A single run says nothing about agreement.")
 
 
 def gated(folder: Path, base: PreTrainedModel, weight: float) -> list[Record]:
-    """A winner and its run, whose adapter gives landmark 2 a weight at positions 0 to 7 of 16, and else is even."""
+    """Return a winner and its run, with a weight for landmark 2 at positions 0 to 7 of 16."""
     config = HyLoRADAConfig(
         r=2, num_landmarks=4, num_buckets=2, bucket_spacing="linear", max_positions=16
     )
@@ -169,8 +171,9 @@ def test_landmarks_say_where_one_stands_out(
     mean = [0.475, 0.175, 0.175, 0.175]
     told = -sum(p * math.log2(p) for p in mean) - (skewed + 2) / 2
     assert found.says == (
-        "8 of 16 positions lean on one landmark, 0 to 7 on landmark 2 with 70 % of the weight; the weights have "
-        f"{(skewed + 2) / 2:.2f} of 2.00 bits of entropy, and the position tells {told:.2f} bits about the landmark."
+        "8 of 16 positions lean on one landmark, 0 to 7 on landmark 2 with 70 % of the weight; the "
+        f"weights have {(skewed + 2) / 2:.2f} of 2.00 bits of entropy, and the position carries "
+        f"{told:.2f} bits of information about the landmark."
     )
     assert "positions 0-7, landmark 2: 70.0 %" in (found.figure or "")
     assert "positions 8-15, landmark 0: 25.0 %" in (found.figure or "")
@@ -183,8 +186,8 @@ def test_even_landmarks_are_said_to_be(
         "Landmarks of fixed"
     ]
     assert found.says == (
-        "No position leans on one landmark; the weights have 2.00 of 2.00 bits of entropy, and the position tells less "
-        "than 0.01 bits about the landmark."
+        "No position leans on one landmark; the weights have 2.00 of 2.00 bits of entropy, and the "
+        "position carries less than 0.01 bits of information about the landmark."
     )
 
 

@@ -121,7 +121,7 @@ def test_table_is_whole_in_a_narrow_terminal() -> None:
 
 def test_table_says_how_to_read_it() -> None:
     text = printed(table(three_arms()))
-    assert "negative = better. 50,800 test tokens, 2 paired seeds." in text
+    assert "negative is better. 50,800 test tokens, 2 paired seeds." in text
 
 
 def test_table_shows_mean_and_median() -> None:
@@ -263,7 +263,7 @@ def test_search_figures_show_every_arm_rung_and_parameter(tmp_path: Path) -> Non
 def test_findings_stand_above_their_figures(tmp_path: Path) -> None:
     trials = named(*(record("fixed", i, [16, 15, 14.5 + i / 10]) for i in range(4)))
     root = page(tmp_path, results(), trials, study("fixed"))
-    (section,) = [s for s in root.iter("section") if s[0].text == "Why it came out so"]
+    (section,) = [s for s in root.iter("section") if s[0].text == "Why the arms differ"]
     assert [e.tag for e in section] == ["h2", "h3", "p", "figure", "h3", "p"]
     assert [e.text for e in section if e.tag == "h3"] == ["Tuning", "Which parameters matter"]
     assert (section[2].text or "").startswith("The second half of the trials (from 2 to 4) lowered")
@@ -347,7 +347,7 @@ def test_one_seed_is_said_to_lack_seed_noise(tmp_path: Path) -> None:
     alone = replace(comparison("b", "a"), seeds=1, by_seed=(-0.42,))
     found = results([arm_result("a", seeds=(0,)), arm_result("b", seeds=(0,))], [alone])
     text = "".join(page(tmp_path, found, {}, study("a", "b")).itertext())
-    assert "1 paired seed, so intervals hold no seed noise" in text
+    assert "1 paired seed, so intervals exclude seed noise" in text
 
 
 def test_nan_in_numbers_is_shown_not_hidden(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class _Tty(io.TextIOWrapper):
 
 
 def _stand_in(monkeypatch: pytest.MonkeyPatch, encoding: str = "utf-8") -> _Tty:
-    """Put a terminal in the place of standard output and error; to be called where pytest no longer changes them."""
+    """Replace standard output and error by a terminal, where pytest no longer changes them."""
     terminal = _Tty(encoding)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("stdout", "stderr"):

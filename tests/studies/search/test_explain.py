@@ -19,7 +19,7 @@ from studies.analysis.explanation import (
     read_explanations,
     write_explanation,
 )
-from studies.analysis.progress import going_on, stage_lines
+from studies.analysis.progress import resume_command, stage_lines
 from studies.analysis.results import gather
 from studies.files.folder_files import write_json
 from studies.learnable_bucketing import STUDY
@@ -205,7 +205,7 @@ def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder)
     jobs = [campaign.next_job() or pytest.fail("no job") for _ in range(3)]
     campaign.on_report(jobs[0][0].name, _report(jobs[0][0], 8, 3.0))
     assert stage_lines(store.study, store.records)[-1] == "explain: 1 of 3 started runs ended"
-    assert going_on("try", store.records) == [
+    assert resume_command("try", store.records) == [
         "hylorada",
         "explain",
         "try",
@@ -244,7 +244,7 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
     assert outcomes.pop("num_landmarks") == "better"
     assert set(outcomes.values()) <= {"equivalent"}
     assert sentences(explanation)[1].startswith(
-        "On the way to it, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
+        "On the path from the defaults, num_landmarks (\N{MINUS SIGN}1.98 %) matters"
     )
     assert (explanation.blocks, explanation.tokens, explanation.seeds) == (_BLOCKS, _BLOCKS * 40, 3)
     assert explanation.default_ppl is not None
@@ -254,9 +254,9 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
     explanation = explain(finish(folder), noise)
     assert sentences(explanation)[1:3] == [
-        "On the way to it, num_landmarks, num_buckets and bucket_spacing do not matter "
+        "On the path from the defaults, num_landmarks, num_buckets and bucket_spacing do not matter "
         "(under 0.5 %).",
-        "One step away from it, no neighbour is surely better by more than 0.5 %.",
+        "One step away from the winner, no neighbour is certainly better by more than 0.5 %.",
     ]
 
 
@@ -344,7 +344,7 @@ def test_report_shows_the_explanation_and_says_when_it_is_old(folder: Folder) ->
     values["explanations"][0]["trial"] = "fixed-0099"
     write_json(store.folder / EXPLAIN_FILE, values, f"{store.id}/explain")
     write_html(results, store.records, store.study, page)
-    assert "The search has found another winner since" in page.read_text()
+    assert "The search has another winner since then" in page.read_text()
     assert explained(explanation, "#2a6fb0")
 
 

@@ -1,4 +1,7 @@
-"""Calibrate the intervals; `pytest -m slow tests/studies/statistics/test_calibration.py` prints a table."""
+"""Calibrate the intervals.
+
+`pytest -m slow tests/studies/statistics/test_calibration.py` prints a table.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +21,7 @@ Row = Callable[[str], None]
 
 
 def conservative(scenario: Scenario) -> Scenario:
-    """Allow intervals wider than need be: Student's t does so for symmetric noise with long tails."""
+    """Allow intervals that are too wide, as Student's t is for symmetric noise with long tails."""
     return replace(scenario, coverage=(93.0, 99.0), power=(60.0, 85.0))
 
 
@@ -119,7 +122,10 @@ def row(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> R
 
 
 def chance(share: float, studies: int = STUDIES) -> float:
-    """Return 2.5 standard errors of a share in % counted over `studies`: about 1 in 100 scenarios exceeds them."""
+    """Return 2.5 standard errors of a share in %, counted over `studies`.
+
+    About 1 in 100 scenarios exceeds them.
+    """
     return 2.5 * float(np.sqrt(share * (100 - share) / studies))
 
 
@@ -158,7 +164,8 @@ def test_one_search_says_little_about_the_method(search: float, row: Row) -> Non
     ]
     coverage = 100 * np.mean([r.low <= 0 <= r.high for r in results])
     row(
-        f"| R = 1, S = 6, search noise {search:g} x: of the method's value | coverage {coverage:.1f} % |"
+        f"| R = 1, S = 6, search noise {search:g} x: of the method's value "
+        f"| coverage {coverage:.1f} % |"
     )
     assert (coverage > 92) == (search == 0)
 
@@ -251,7 +258,7 @@ FLAT = [METHOD[4], METHOD[13], METHOD[15], METHOD[17], *CORRELATED[0::4][0::2], 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", FLAT, ids=lambda s: s.name)
 def test_nested_intervals_cover_where_flat_ones_do_not(scenario: Scenario, row: Row) -> None:
-    """Compare with earlier versions, which took all seeds of all searches and all blocks as independent."""
+    """Compare with earlier versions, which treated all seeds and all blocks as independent."""
     rng = np.random.default_rng(0)
     covered = []
     for _ in range(STUDIES // 2):
@@ -267,6 +274,7 @@ def test_nested_intervals_cover_where_flat_ones_do_not(scenario: Scenario, row: 
         covered.append((old.low <= true <= old.high, new.low <= true <= new.high))
     old_share, new_share = 100 * np.mean(covered, axis=0)
     row(
-        f"| {scenario.name}: flat against nested | coverage {old_share:.1f} % against {new_share:.1f} % |"
+        f"| {scenario.name}: flat against nested "
+        f"| coverage {old_share:.1f} % against {new_share:.1f} % |"
     )
     assert new_share >= 93 - chance(5, STUDIES // 2)

@@ -12,7 +12,8 @@ def test_expected_best_is_the_mean_over_all_subsets() -> None:
 
 
 def test_trials_without_a_loss_count_but_are_never_best() -> None:
-    # with one such trial p: pairs (1,2) (1,4) (2,4) (1,p) (2,p) (4,p); triples (1,2,4) (1,2,p) (1,4,p) (2,4,p)
+    # With one such trial p, the pairs are (1,2) (1,4) (2,4) (1,p) (2,p) (4,p) and the triples
+    # (1,2,4) (1,2,p) (1,4,p) (2,4,p).
     assert expected_best([1.0, 2.0, 4.0], 4) == pytest.approx([7 / 3, 11 / 6, 5 / 4, 1])
 
 

@@ -94,7 +94,7 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     assert first["earlier"] == []
     now = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
     assert now["earlier"] == [first["verdict"]]
-    assert "the test split has given 1 earlier verdict before this one" in extended.out
+    assert "the test split gave 1 verdict before this one" in extended.out
     again = run_cli(
         "extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3"
     )
