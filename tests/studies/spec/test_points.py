@@ -124,7 +124,7 @@ def test_default_that_other_arms_use_is_a_note() -> None:
     study = _set("arms.fixed.space.r.choice=[16, 32]")
     assert start_problems(study) == []
     assert notes(study) == [
-        "defaults.r 8 is outside the searched range 16 | 32 of arm fixed; it is used by baseline, learnable alone"
+        "defaults.r 8 is outside the searched range 16 | 32 of arm fixed; it applies only to baseline, learnable"
     ]
 
 

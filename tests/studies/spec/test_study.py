@@ -268,7 +268,7 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
         ),
         (
             "comparisons=[[fixed, baseline], [fixed, baseline]]",
-            r"comparisons: \['fixed', 'baseline'\] stands twice",
+            r"comparisons: \['fixed', 'baseline'\] appears twice",
         ),
         # its trials' folders, `学...-0001-confirm-00`, would have names of more than 255 bytes
         (
@@ -398,11 +398,9 @@ def test_override_changes_every_depth_and_leaves_the_original() -> None:
 
 
 def test_override_changes_one_arm_where_two_share_a_declaration() -> None:
-    assert (
-        STUDY["arms"]["fixed"]["space"]["num_buckets"]
-        is STUDY["arms"]["learnable"]["space"]["num_buckets"]
-    )
-    values, _ = override(STUDY, ["arms.fixed.space.num_buckets.choice=[4]"])
+    shared = {"choice": [8, 16, 32]}
+    arms = {name: {"space": {"num_buckets": shared}} for name in ("fixed", "learnable")}
+    values, _ = override({"arms": arms}, ["arms.fixed.space.num_buckets.choice=[4]"])
     assert values["arms"]["fixed"]["space"]["num_buckets"] == {"choice": [4]}
     assert values["arms"]["learnable"]["space"]["num_buckets"] == {"choice": [8, 16, 32]}
 
@@ -472,8 +470,8 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
             "--set defaults.num_bucket: unknown 'num_bucket'; did you mean 'num_buckets'?",
         ),
         ("arms.fixed.spce=3", "--set arms.fixed.spce: unknown 'spce'; did you mean 'space'?"),
-        ("trials.low=3", "--set trials.low: trials holds a value, no fields"),
-        ("trials.low.x=3", "--set trials.low.x: trials holds a value, no fields"),
+        ("trials.low=3", "--set trials.low: trials is a value and has no fields"),
+        ("trials.low.x=3", "--set trials.low.x: trials is a value and has no fields"),
         (
             "arms.learnable.space.temperature.lo=1",
             "--set arms.learnable.space.temperature.lo: unknown 'lo'; did you mean 'low'?",
@@ -484,7 +482,7 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
         ),
         (
             "defaults={r: 4, r: 8}",
-            "--set defaults: '{r: 4, r: 8}' is not a YAML value: line 1, column 8: 'r' stands twice",
+            "--set defaults: '{r: 4, r: 8}' is not a YAML value: line 1, column 8: 'r' appears twice",
         ),
         (
             "arms.fixed.space.temprature.low=1",
