@@ -1,4 +1,4 @@
-"""Bad input, as a user types it: exit 2, one clear line for each problem, no traceback, nothing written."""
+"""Bad input as users type it: exit 2, a clear line a problem, no traceback, nothing written."""
 
 import json
 import time
@@ -38,7 +38,7 @@ Cli = Callable[..., _Answer]
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("_bases", "_hub_text"):
+    for module in ("base_models.loading", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
 
 
@@ -91,12 +91,13 @@ Refused = Callable[..., list[str]]
         ),
         (["--data=" + "x" * 300 + ".txt"], f"data '{'x' * 300}.txt': no such file or folder"),
         (["--model=/" + "x" * 300], f"model '/{'x' * 300}': no such folder"),
-        (["--seats=1025"], "seats must be at most 1024, got 1025"),
+        (["--pack-size=1025"], "seats must be at most 1024, got 1025"),
         (["--address=h:²"], "address 'h:²' must be auto or HOST:PORT"),
         (["--trials=1000001"], "trials must be at most 1000000, got 1000001"),
         (
             ["--set=a\nb=1"],
-            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, defaults, definition, ",
+            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, "
+            "defaults, definition, ",
         ),
         (
             ["--data=pydoc"],
@@ -108,7 +109,7 @@ Refused = Callable[..., list[str]]
         ),
         (["--block-size=513"], "block_size 513 exceeds model limit 512 (tiny)"),
         (["--block-size=1"], "block_size must be at least 2, got 1"),
-        (["--seats=0"], "seats must be at least 1, got 0"),
+        (["--pack-size=0"], "seats must be at least 1, got 0"),
         (["--seats=20000"], "seats must be at most 1024, got 20000"),
         (["--trials=0"], "trials must be at least 1, got 0"),
         (["--seeds=-1"], "seeds must be at least 1, got -1"),
@@ -126,18 +127,21 @@ Refused = Callable[..., list[str]]
         ),
         (
             ["--set=arms.fixed.space.num_buckets.choice=[8, 129]"],
-            "arms.fixed: num_buckets 129 exceeds the block of 128 positions; use at most one bucket a position",
+            "arms.fixed: num_buckets 129 exceeds the block of 128 positions; "
+            "use at most one bucket a position",
         ),
         (["--set=arms={}"], "arms must name at least one arm, got {}"),
         (["--set=arms=null"], "arms must name at least one arm, got None"),
         (["--set=dtype=float8"], "dtype 'float8' is unknown; did you mean 'float64'?"),
         (
             ["--name=a/b"],
-            "name must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got 'a/b'",
+            "name must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; "
+            "got 'a/b'",
         ),
         (
             ["--storage=/proc/x"],
-            "storage '/proc/x' can't be written: /proc takes no new file (No such file or directory)",
+            "storage '/proc/x' can't be written: /proc takes no new file "
+            "(No such file or directory)",
         ),
         (
             ["--tracking-uri=s3://x"],
@@ -204,8 +208,9 @@ def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> N
     (number,) = refused("--data=t.csv", "--text-column=year")
     assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds numbers, not text"
     (open_,) = refused("--data=t.csv")
+    table = str(tmp_path / "t.csv")
     assert open_.startswith(
-        f"data {str(tmp_path / 't.csv')!r}: name the text column with --text-column; columns: title ("
+        f"data {table!r}: name the text column with --text-column; columns: title ("
     )
     assert "body (" in open_
 
@@ -305,6 +310,8 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
         ),
         (b"seed: " + b"9" * 5000, "--config study.yaml: not YAML: line 1, column 7: '9999"),
         (b"seed: 0b_", "seed must be a whole number, got '0b_'"),
+        (b"matched: !!bool 7", "--config study.yaml: not YAML: line 1, column 10: '7' is not a"),
+        (b"name: !!timestamp x", "--config study.yaml: not YAML: line 1, column 7: 'x' is not a"),
         (b"{" * 1500, "--config study.yaml: not YAML: nested too deeply"),
         (b"defaults: {r: 1" + b"0" * 400 + b"}", "defaults.r must be at most 1e+09, got 1000"),
         (
@@ -351,7 +358,8 @@ def test_run_tells_six_mistakes_of_a_file_in_six_lines(refused: Refused, tmp_pat
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(values))
     assert sorted(refused("--config=study.yaml")) == [
         "arms.learnable.space.temperature must be above 0, got 0.0",
-        "arms.learnable: num_buckets 32 exceeds the block of 16 positions; use at most one bucket a position",
+        "arms.learnable: num_buckets 32 exceeds the block of 16 positions; "
+        "use at most one bucket a position",
         "defaults.lora_dropout must be at least 0 and at most 0.99, got 1.5",
         "seeds must be a whole number, got 'three'",
         "trials must be at least 1, got 0",
@@ -361,7 +369,7 @@ def test_run_tells_six_mistakes_of_a_file_in_six_lines(refused: Refused, tmp_pat
 
 def test_run_tells_problems_of_all_inputs_at_once(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    places = ("--storage=file", "--tracking-uri=./mlruns", "--seats=0")
+    places = ("--storage=file", "--tracking-uri=./mlruns", "--pack-size=0")
     inputs = ("--model=tinny", "--data=no.txt")
     starts = [
         f"storage '{tmp_path / 'file'}'",
@@ -380,7 +388,7 @@ def test_run_tells_problems_of_all_inputs_at_once(refused: Refused, tmp_path: Pa
 
 def test_run_tells_short_splits_beside_other_problems(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "three.txt").write_text(f"{_PROSE}\n" * 3)
-    problems = refused("--data=three.txt", "--seats=0", "--tracking-uri=./mlruns")
+    problems = refused("--data=three.txt", "--pack-size=0", "--tracking-uri=./mlruns")
     assert [p.split(" ")[0] for p in problems] == [
         "tracking_uri",
         "seats",
@@ -410,7 +418,7 @@ def test_run_refuses_a_start_outside_the_searched_range(refused: Refused, tmp_pa
 
 
 def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Path) -> None:
-    """Earlier versions took it: the same command resumes, and what is new is refused all the same."""
+    """Earlier versions accepted it: the same command resumes, and only new mistakes are refused."""
     defaults = STUDY["defaults"] | {"learning_rate": 0.5}
     folder = tmp_path / "runs" / "studies" / "old"
     folder.mkdir(parents=True)
@@ -430,7 +438,7 @@ def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Pa
     )
 
 
-# --- commands that only read -----------------------------------------------------------------------------------------
+# --- commands that only read ---------------------------------------------------------------------
 
 
 def _finished(storage: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Input as nobody means it: it runs, or it is refused with one clear line a problem, and nothing is written."""
+"""Input that nobody means: it runs, or it is refused with a clear line a problem."""
 
 import contextlib
 import io
@@ -49,7 +49,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(study, options)
         raise _Starts
 
-    for module in ("_bases", "_hub_text"):
+    for module in ("base_models.loading", "data.hub_text"):
         monkeypatch.setattr(f"hylorada.{module}.hub_is_reachable", lambda: False)
     monkeypatch.setattr("studies.runner.run.run_study", start)
     (tmp_path / "empty").mkdir()
@@ -196,7 +196,7 @@ def test_two_hundred_text_files(file: tuple[str, bytes], named: bool) -> None:
 @given(st.lists(fuzz.near_valid_spaces(), min_size=1, max_size=4))
 @_FEW
 def test_spaces_that_are_accepted_have_valid_points_alone(spaces: list[dict[str, Any]]) -> None:
-    """Values that are right by themselves, in random combinations: refused, or no proposal fails later."""
+    """Random combinations of right values are refused, or no proposal fails later."""
     for space in spaces:
         values = STUDY | {"arms": {"one": {"space": space}}, "comparisons": []}
         with contextlib.suppress(InputError):
