@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Measure which parameters make a winner of a finished study what it is, and which don't matter.
 
+Use it to learn why an arm's winner beats the defaults, and how close its neighbours come:
+
   path        from the study's defaults to the winner, changing one of the arm's own parameters at
               a time, in the order of `hylorada show`, each step on top of those before it. A
               parameter with a condition (when) changes together with the one it depends on.

@@ -18,8 +18,8 @@ _DESCRIPTION = """\
 Add searches to a study that has been run until every comparison is decided, or the time is up.
 
 Use it instead of `extend` when you want an answer and don't know how many searches it takes. A
-comparison is decided when its interval excludes zero, or lies within the margin. The looks at the
-test split together keep 5 % false verdicts.
+comparison is decided when its verdict is better, worse, or no difference beyond the margin. All
+looks at the test split together keep 5 % false verdicts.
 """
 _EXAMPLES = """\
   hylorada resolve learnable_bucketing --margin 0.2 --time-limit 2h
@@ -54,7 +54,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         type=_seconds,
         metavar="TIME",
-        help="stop when it would take longer than this, such as 90s, 30m or 2h; default: none",
+        help="start no further searches that would end after this time, such as 90s, 30m or 2h; "
+        "default: none",
     )
     add_place(parser)
     add_storage(parser)

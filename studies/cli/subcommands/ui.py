@@ -18,7 +18,11 @@ Use it to look into single trials; the answer of a study is in its report.html.
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--port", type=int, default=5000, metavar="PORT", help="default: %(default)s"
+        "--port",
+        type=int,
+        default=5000,
+        metavar="PORT",
+        help="port to listen on; default: %(default)s",
     )
     parser.add_argument(
         "--host",
