@@ -1,4 +1,7 @@
-"""The console script: help needs none of the imports, which take seconds; a signal during them leaves no traceback."""
+"""The console script.
+
+Help does not wait for imports that take seconds, and a signal during them leaves no traceback.
+"""
 
 import gc
 import sys
@@ -14,7 +17,8 @@ def main() -> int:
     Returns:
         The exit code.
     """
-    on_end(interrupt)  # here and later: saved, told, cleaned up
+    # A signal raises KeyboardInterrupt from here on, so that state is saved and reported.
+    on_end(interrupt)
     guard_streams()
     args = parse()
     try:
@@ -27,14 +31,18 @@ def main() -> int:
 
 
 def command() -> int:
-    """The console script: once there is an exit code, what asks to end changes it no more.
+    """Run the command line as the console script does.
+
+    Signals that arrive after the exit code is known are ignored.
 
     Returns:
         The exit code.
     """
     code = main()
     ignore_ends()
-    gc.freeze()  # else Python looks for garbage among all that it has loaded before it ends: two seconds after a study
+    # Without this, Python collects garbage among everything it has loaded before it exits, which
+    # takes two seconds after a study.
+    gc.freeze()
     return code
 
 

@@ -1,54 +1,34 @@
-"""The study that a command asks for: a definition or one that has been run, changed by a file and by options."""
+"""The study that a command requests.
+
+It is a definition or a study that has been run, changed by a file and by options.
+"""
 
 import argparse
-import importlib
-import os
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
-from studies.files.folder_files import require_readable, stored_study
+from studies.cli.definitions import definitions
+from studies.cli.options import study_options
+from studies.cli.stored_studies import stored_names, study_folder
+from studies.files.folder_files import stored_study
 from studies.files.paths import anywhere
+from studies.process.options import Options
+from studies.spec.study import FREE, Study
 
 
-def definitions() -> dict[str, Any]:
-    """The study definitions: every public module of this package that has a STUDY."""
-    import studies
+def checked_study(args: argparse.Namespace, options: Options | None = None) -> Study:
+    """Return the requested study.
 
-    found = {}
-    for module in pkgutil.iter_modules(studies.__path__):
-        if not module.name.startswith("_") and not module.ispkg:
-            found[module.name] = importlib.import_module(f"studies.{module.name}")
-    return found
+    Args:
+        args: arguments of the command.
+        options: where the study will run; None if it will not.
 
-
-def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """The definition, then the file, then the options, then ``--set``; and the problems with the last."""
-    from studies.spec.overrides import override
-
-    values = dict(_base_values(args))
-    options = {
-        "name": args.name,
-        "model": args.model,
-        "data": args.data,
-        "text_column": args.text_column,
-        "document_separator": args.document_separator,
-        "block_size": args.block_size,
-        "trials": args.trials,
-        "searches": args.searches,
-        "seeds": args.seeds,
-        "seed": args.seed,
-    }
-    values |= {k: v for k, v in options.items() if v is not None}
-    return override(values, args.set)
-
-
-def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
-    """The study asked for; where it is wrong, all that is wrong with the other inputs is told too."""
-    from studies.spec.study import Study
-
+    Raises:
+        InputError: All problems with the study and, if there are some and ``options`` are given,
+            those with its other inputs too.
+    """
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
@@ -68,20 +48,21 @@ def checked_study(args: argparse.Namespace, options: Any = None) -> Any:
     return study
 
 
-def _new_start_problems(study: Any, storage: Path) -> list[str]:
-    """Return the problems with start values but for those of the stored study, which was once begun with them."""
-    from studies.spec.points import start_problems
-    from studies.spec.study import Study
+def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Return the plain values of the requested study, and the problems with ``--set``.
 
-    problems = start_problems(study)
-    folder = study_folder(storage, study.name) if problems else None
-    if folder is None:
-        return problems
-    accepted = start_problems(Study.from_dict(stored_study(folder / "study.json")))
-    return [problem for problem in problems if problem not in accepted]
+    The definition comes first, then the file, then the options, then ``--set``.
+    """
+    from studies.spec.overrides import override
+
+    values = dict(_base_values(args))
+    given = {name: getattr(args, name) for name in study_options()}
+    values |= {name: value for name, value in given.items() if value is not None}
+    return override(values, args.set)
 
 
 def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the values of the definition or the stored study, changed by the file."""
     from studies.spec.overrides import merge, read_file
 
     file: dict[str, Any] = read_file(args.config) if args.config else {}
@@ -93,23 +74,22 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
         )
     stored = study_folder(args.storage, name)
     if name in known:
-        begun = _begun(known[name].STUDY, study_folder(args.storage, args.name or name))
+        begun = _as_begun(known[name].values, study_folder(args.storage, args.name or name))
         return merge(_matching(begun, file, args.config), file)
     if stored is None and not args.study and "arms" in file:
-        return file  # a definition of the user's own
+        return file  # the file is a definition of its own
     if stored is None:
-        run = [p.parent.name for p in (args.storage / "studies").glob("*/study.json")]
-        raise InputError(f"unknown study {name!r}; {nearest(name, [*known, *run])}")
+        hint = nearest(name, [*known, *stored_names(args.storage)])
+        raise InputError(f"unknown study {name!r}; {hint}")
     return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
 
 
-def _begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
-    """Return a definition as the study in a folder has it, so that the same command resumes it.
+def _as_begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
+    """Return a definition with what a study of it in a folder has changed.
 
-    What may grow stays as large as it is. A study that was begun before arms shared a space stays as it was.
+    The same command then resumes that study. Its counts stay as large as they are, and a study from
+    before arms shared a space stays as it was.
     """
-    from studies.spec.changes import FREE
-
     if folder is None:
         return definition
     stored = stored_study(folder / "study.json")
@@ -121,16 +101,25 @@ def _begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, A
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """``values``, if the file is not of another definition."""
-    asked, given = values["definition"], file.get("definition", values["definition"])
-    if asked != given:
-        raise InputError(f"{path} is of definition {given!r}, the study asked for is of {asked!r}")
+    """Return ``values``; raise if the file is of another definition."""
+    expected = values["definition"]
+    if (given := file.get("definition", expected)) != expected:
+        raise InputError(
+            f"{path} is of definition {given!r}, the requested study is of {expected!r}"
+        )
     return values
 
 
-def study_folder(storage: Path, name: str) -> Path | None:
-    """Where a study of this name has been run; None if none has."""
-    folder = storage / "studies" / name
-    require_readable(storage, folder.parent, folder)
-    inside = name not in ("", ".", "..") and Path(name).name == name
-    return folder if inside and os.path.exists(folder / "study.json") else None
+def _new_start_problems(study: Study, storage: Path) -> list[str]:
+    """Return the problems with the start values that the stored study, if any, does not have.
+
+    Earlier versions began studies with such values, and these must resume.
+    """
+    from studies.spec.points import start_problems
+
+    problems = start_problems(study)
+    folder = study_folder(storage, study.name) if problems else None
+    if folder is None:
+        return problems
+    accepted = start_problems(Study.from_dict(stored_study(folder / "study.json")))
+    return [problem for problem in problems if problem not in accepted]

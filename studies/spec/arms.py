@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, field_problems, nearest
-from studies.spec.plain_fields import name_problem
+from studies.spec.fields import name_problem
 from studies.spec.space import Space
 
 ADAPTER_FIELDS = {f.name for f in dataclasses.fields(HyLoRADAConfig)}
@@ -26,12 +26,16 @@ _CHECKED_TOGETHER = (
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
 )
+_BUCKETING_FIELDS = (
+    *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),
+    "bucketing_study",
+)
 _LONGEST_ARM = 200  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A family of configurations that competes on an equal budget.
+    """A family of configurations that competes with the other arms on an equal budget.
 
     Attributes:
         config: fields of the adapter or the training that this arm fixes.
@@ -43,13 +47,20 @@ class Arm:
 
 
 def field_problems_of(where: str, values: Any) -> tuple[list[str], set[str]]:
-    """Problems of adapter and training fields, each by itself, and the wrong ones' names; ``*`` where all is wrong."""
+    """Check adapter and training fields, each by itself.
+
+    Returns:
+        The problems, and the names of the wrong fields; ``*`` if the values are no mapping.
+    """
     if not isinstance(values, Mapping):
         return [f"{where} must map fields to values, got {values!r}"], {"*"}
-    by_name = {name: _field_problem(where, name, value) for name, value in values.items()}
-    return [p for found in by_name.values() for p in found], {
-        str(n) for n, found in by_name.items() if found
-    }
+    problems: list[str] = []
+    wrong: set[str] = set()
+    for name, value in values.items():
+        if field_problem := _field_problem(where, name, value):
+            problems += field_problem
+            wrong.add(str(name))
+    return problems, wrong
 
 
 def _field_problem(where: str, name: Any, value: Any) -> list[str]:
@@ -57,9 +68,8 @@ def _field_problem(where: str, name: Any, value: Any) -> list[str]:
     if name in SET_BY_STUDY:
         return [f"{where}.{name} can't be set: {SET_BY_STUDY[name]}"]
     if name not in known:
-        return [
-            f"{where}: unknown field {name!r}; {nearest(str(name), known - SET_BY_STUDY.keys())}"
-        ]
+        hint = nearest(str(name), known - SET_BY_STUDY.keys())
+        return [f"{where}: unknown field {name!r}; {hint}"]
     owner = HyLoRADAConfig if name in ADAPTER_FIELDS else TrainingConfig
     return [f"{where}.{p}" for p in field_problems(owner, {name: value})]
 
@@ -79,7 +89,17 @@ def parse_common(declared: Any) -> tuple[Space, list[str]]:
 def parse_arms(
     declared: Any, shared: Mapping[str, Any], wrong: set[str], common: Space
 ) -> tuple[dict[str, Arm], list[str]]:
-    """All arms that can be read, and all problems."""
+    """Read all arms.
+
+    Args:
+        declared: plain values by name of arm.
+        shared: fields that every arm takes over: the study's defaults and its ``max_positions``.
+        wrong: names of those that are wrong; ``*`` for all.
+        common: space of the parameters that all arms share.
+
+    Returns:
+        The arms that can be read, and all problems.
+    """
     if not isinstance(declared, Mapping) or not declared:
         return {}, [f"arms must name at least one arm, got {declared!r}"]
     arms: dict[str, Arm] = {}
@@ -90,22 +110,57 @@ def parse_arms(
         elif not isinstance(values, Mapping) or set(values) - {"config", "space"}:
             problems.append(f"arms.{name} must hold config and space, got {values!r}")
         else:
-            arms[name], found = _parse_arm(name, values, shared, wrong, common)
-            problems += found
+            arms[name], arm_problems = _parse_arm(name, values, shared, wrong, common)
+            problems += arm_problems
     for name in arms:  # trials of arm "a" in search 1 are named a-s1-0000
         if (twin := re.sub(r"-s\d+$", "", name)) != name and twin in arms:
             problems.append(
-                f"arms {twin!r} and {name!r} would give trials of the same name; rename one of the two"
+                f"arms {twin!r} and {name!r} would give trials of the same name; "
+                "rename one of the two"
             )
     return arms, problems
 
 
+def decide_bucketing(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any], Any]:
+    """Replace ``landmark_bucketing: auto`` by what it stands for now, once for all trials.
+
+    Args:
+        defaults: the study's, without mistakes.
+        arms: plain values by name of arm.
+
+    Returns:
+        The defaults without the field if it was auto, and the arms, each of which has it now.
+
+    Raises:
+        InputError: There is no verdict to take.
+    """
+    if not isinstance(arms, Mapping):
+        return defaults, arms
+    decided = {}
+    for name, arm in arms.items():
+        config = arm.get("config") if isinstance(arm, Mapping) else None
+        fields = {**defaults, **(config if isinstance(config, Mapping) else {})}
+        if isinstance(arm, Mapping) and fields.get("landmark_bucketing") == "auto":
+            deciding = {k: fields[k] for k in _BUCKETING_FIELDS if k in fields}
+            bucketing = HyLoRADAConfig.from_dict(deciding).resolved().landmark_bucketing
+            arm = {**arm, "config": {**(config or {}), "landmark_bucketing": bucketing}}
+        decided[name] = arm
+    return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
+
+
 def _arm_name_problem(name: Any) -> str | None:
-    """As a study's, but it stands in names of trials, which are longer, and in those of MLflow's metrics."""
+    """Return what is wrong with an arm's name.
+
+    It must do as a name of a study. It is also a part of names of trials, which are longer, and of
+    MLflow's metrics.
+    """
     if problem := name_problem("the name of an arm", name):
         return problem
     if len(name.encode()) > _LONGEST_ARM or not re.fullmatch(r"[\w .-]+", name):
-        return f"the name of an arm must have at most {_LONGEST_ARM} bytes and no combining characters, got {name!r}"
+        return (
+            f"the name of an arm must have at most {_LONGEST_ARM} bytes and no combining "
+            f"characters, got {name!r}"
+        )
     return None
 
 
@@ -114,30 +169,35 @@ def _parse_arm(
 ) -> tuple[Arm, list[str]]:
     config = values.get("config", {})
     problems, wrong_here = field_problems_of(f"arms.{name}.config", config)
-    space, found, wrong_values = _parse_space(f"arms.{name}", values.get("space", {}), common)
-    problems += found
+    space, space_problems, wrong_values = _parse_space(
+        f"arms.{name}", values.get("space", {}), common
+    )
+    problems += space_problems
     wrong_here |= wrong_values
     if "*" in wrong | wrong_here:
         return Arm(space=space), problems
     if "max_steps" in config or "max_steps" in space.parameters:
         problems.append(
-            f"arms.{name}: max_steps is the same for all arms (equal budgets); set defaults.max_steps"
+            f"arms.{name}: max_steps is the same for all arms (equal budgets); "
+            "set defaults.max_steps"
         )
     for parameter in [p for p in common.parameters if p in space.parameters or p in config]:
         problems.append(
-            f"arms.{name}: {parameter} is in common.space, so no arm sets or searches it by itself"
+            f"arms.{name}: {parameter} is in common.space, so no arm may set or search it itself"
         )
-    arm = Arm(config=config, space=space)
     whole = Space({**common.parameters, **space.parameters})
-    return arm, problems + [
-        f"arms.{name}: {p}" for p in _misfits(config, whole, shared, wrong | wrong_here)
-    ]
+    misfits = _misfits(config, whole, shared, wrong | wrong_here)
+    return Arm(config=config, space=space), problems + [f"arms.{name}: {p}" for p in misfits]
 
 
 def _parse_space(
     where: str, declared: Any, earlier: Space | None = None
 ) -> tuple[Space, list[str], set[str]]:
-    """Read a space; return it, all problems, and the names of parameters with wrong values (``*``: all)."""
+    """Read a space.
+
+    Returns:
+        The space, all problems, and the names of parameters with wrong values (``*``: all).
+    """
     try:
         space = Space.from_dict(declared, real=_REAL_FIELDS, earlier=earlier)
     except InputError as error:
@@ -145,8 +205,8 @@ def _parse_space(
     problems, wrong = [], set()
     for parameter, values in space.parameters.items():
         for value in values.values.examples():
-            found, wrong_value = field_problems_of(f"{where}.space", {parameter: value})
-            problems += found
+            value_problems, wrong_value = field_problems_of(f"{where}.space", {parameter: value})
+            problems += value_problems
             wrong |= wrong_value
     return space, problems, wrong
 
@@ -154,13 +214,13 @@ def _parse_space(
 def _misfits(
     config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]
 ) -> list[str]:
-    """Values that are right by themselves but not together, in whatever may be proposed."""
+    """Return problems of values that are right by themselves but not together in some proposal."""
     problems: dict[str, None] = {}
     for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
-        sound = {k: v for k, v in {**shared, **config, **values}.items() if k not in wrong}
+        merged = {**shared, **config, **values}
+        sound = {k: v for k, v in merged.items() if k not in wrong and k in ADAPTER_FIELDS}
         try:
-            adapter = {k: v for k, v in sound.items() if k in ADAPTER_FIELDS}
-            HyLoRADAConfig.from_dict(adapter).resolved()
+            HyLoRADAConfig.from_dict(sound).resolved()
         except InputError as error:
             problems |= dict.fromkeys(
                 p for p in error.problems if not wrong & set(re.findall(r"\w+", p))

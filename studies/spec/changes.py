@@ -1,25 +1,21 @@
-"""How a study that is asked for differs from the one that its folder holds."""
+"""How a requested study differs from the one that its folder stores."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from studies.spec.study import GROWING, Study
-
-FREE = (*GROWING, "subject", "margin", "looks")  # what may change of a study that has been run
+from studies.spec.study import FREE, GROWING, Study
 
 
 def changes(before: Mapping[str, Any], study: Study) -> list[str]:
-    """Return what differs between a stored study and one asked for, but for what may change."""
+    """Return what a stored study and a requested one differ in, apart from what may change."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
-    for key in (
-        "model",
-        "data",
-    ):  # a path may have been told from elsewhere, or all of it moved: see `bind_inputs`
-        if os.path.exists(now[key]) and os.path.basename(str(then.get(key))) == os.path.basename(
-            now[key]
-        ):
+    for key in ("model", "data"):
+        # The path may be relative to another folder, or all of it may have moved; `bind_inputs`
+        # compares the contents.
+        basename = os.path.basename(str(then.get(key)))
+        if os.path.exists(now[key]) and basename == os.path.basename(now[key]):
             then[key] = now[key]
     return [
         f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
@@ -33,16 +29,16 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def fewer(before: Mapping[str, Any], study: Study) -> list[str]:
-    """What is asked for less than a stored study has."""
+    """Return in what a requested study is smaller than the stored one."""
     return [
-        f"{key} was {before[key]}, now {now}; what has been run stays: ask for as many or more"
+        f"{key} was {before[key]}, now {now}; a study can't shrink: give {before[key]} or more"
         for key, now in ((key, getattr(study, key)) for key in GROWING)
         if now < before.get(key, 0)
     ]
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values that are no mappings, by their dotted path."""
+    """Yield the values that are no mappings with their dotted path."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{path}{key}.")

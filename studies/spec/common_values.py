@@ -1,4 +1,7 @@
-"""The common values of a matched block: the same draw for every arm, a function of seed, search and block alone."""
+"""The common values of a matched block, a function of seed, search and block alone.
+
+Every arm gets the same draw.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,23 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from hylorada import derive_seed
-from studies.spec.space import Scalar
+from studies.spec.parameters import Scalar
 from studies.spec.study import Study
 
 
 def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
     """Return the common values of one block.
 
-    Block 0 is the shared defaults. The others are points of a scrambled Sobol sequence, one sequence a search: they
-    spread evenly over the space however many there are, need no results, and are the same after a crash.
+    Block 0 takes the shared defaults. The others are points of a scrambled Sobol sequence, one
+    sequence per search: they spread evenly over the space whatever their number, need no results,
+    and are the same after a crash.
 
     Args:
-        study: the study, matched.
-        search: which of its independent searches.
-        block: number of the block within the search.
+        study: a matched study.
+        search: which of its independent searches, from 0.
+        block: number of the block within the search, from 0.
 
     Returns:
-        By parameter.
+        The values by parameter.
     """
     if block == 0:
         return study.common_start()
@@ -34,22 +38,30 @@ def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
 
 
 def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int, int]:
-    """Return the seeds of a search trial's adapter and of its data; the arms of a matched block share both."""
+    """Return the seeds of a search trial's adapter and of its data.
+
+    The arms of a matched block share both.
+    """
     place = [search] if search else []
     who: list[int | str] = ["block", search, number] if study.blocks else [*place, arm, number]
     return derive_seed(study.seed, *who), derive_seed(study.seed, "data", *place)
 
 
 def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int, int]:
-    """Return the seeds of a run on fresh seeds: equal for all arms, finalists and factors of a search."""
+    """Return the seeds of the adapter and of the data of a run on fresh seeds.
+
+    All arms, finalists and factors of a search share them.
+    """
     place = [search] if search else []
-    return derive_seed(study.seed, stage, *place, number), derive_seed(
-        study.seed, f"{stage} data", *place, number
-    )
+    adapter_seed = derive_seed(study.seed, stage, *place, number)
+    return adapter_seed, derive_seed(study.seed, f"{stage} data", *place, number)
 
 
 def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:
-    """Return point ``index`` (from 1) of a scrambled Sobol sequence (Owen 1998), in [0, 1)^dimensions."""
+    """Return point ``index`` (from 1) of a scrambled Sobol sequence in [0, 1)^dimensions.
+
+    The scrambling is Owen's (1998).
+    """
     from scipy.stats import qmc  # takes half a second to import
 
     engine = qmc.Sobol(dimensions, scramble=True, rng=seed)
@@ -59,7 +71,7 @@ def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:
 
 
 class _AtPoint:
-    """Suggests the values that a point of the unit cube stands for, as ``optuna.Trial`` would suggest drawn ones."""
+    """A stand-in for ``optuna.Trial`` that suggests the values of a point of the unit cube."""
 
     def __init__(self, point: Mapping[str, float]) -> None:
         self._point = point
@@ -70,9 +82,8 @@ class _AtPoint:
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         if log:  # each whole number gets the share of the log range that rounds to it
-            return min(
-                max(round(self.suggest_float(name, low - 0.5, high + 0.5, log=True)), low), high
-            )
+            real = self.suggest_float(name, low - 0.5, high + 0.5, log=True)
+            return min(max(round(real), low), high)
         return min(low + int(self._point[name] * (high - low + 1)), high)
 
     def suggest_categorical(self, name: str, choices: tuple[Scalar, ...]) -> Any:

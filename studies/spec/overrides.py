@@ -1,6 +1,5 @@
-"""Changes to a study: a file with fields, and ``--set a.b=value``; both in YAML."""
+"""Changes to a study, in YAML: a file with fields, and ``--set a.b=value``."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import yaml
 from hylorada import InputError
 from hylorada.errors import nearest
 from studies.spec.arms import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS
+from studies.spec.fields import field_infos
 from studies.spec.plain_yaml import parse_yaml, reason
 from studies.spec.study import Study
 
@@ -17,10 +17,10 @@ _SEARCHABLE = (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The fields of a study file.
+    """Read the fields of a study file.
 
     Raises:
-        InputError: it can't be read, or holds no fields.
+        InputError: The file can't be read or holds no fields.
     """
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
@@ -36,15 +36,15 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with ``changes``; mappings are merged key by key, but one searched parameter is replaced whole."""
+    """Return ``values`` with ``changes``.
+
+    Mappings are merged key by key, but the declaration of a searched parameter is replaced whole.
+    """
     result = dict(values)
     for key, value in changes.items():
         old = result.get(key)
-        if (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and not {"low", "choice"} & set(old)
-        ):
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if both and not {"low", "choice"} & set(old):
             value = merge(old, value)
         result[key] = value
     return result
@@ -56,8 +56,9 @@ def override(
     """Apply ``a.b=value`` assignments (values in YAML) to a study's plain values.
 
     Returns:
-        The changed values, and a problem for each assignment that is left out: one without ``=`` or with a path that
-        leads nowhere, with the nearest name.
+        The changed values, and a problem for each assignment that was not applied, because it has
+        no ``=``, its value is no YAML, or its path leads nowhere. The last kind of problem tells
+        the nearest name.
     """
     result = _copy(values)
     problems: list[str] = []
@@ -73,12 +74,12 @@ def override(
     spaces = [result.get("common"), *(arms.values() if isinstance(arms, dict) else ())]
     for arm in spaces:
         if isinstance(arm, dict) and isinstance(arm.get("space"), dict):
-            _drop_what_never_holds(arm["space"])
+            _drop_inactive(arm["space"])
     return result, problems
 
 
-def _drop_what_never_holds(space: dict[str, Any]) -> None:
-    """Leave out what hangs on another value of a parameter that an assignment has fixed."""
+def _drop_inactive(space: dict[str, Any]) -> None:
+    """Remove each parameter whose condition can't hold because another parameter is a constant."""
     for name, declared in list(space.items()):
         when = declared.get("when") if isinstance(declared, dict) else None
         if isinstance(when, dict) and len(when) == 1:
@@ -89,7 +90,10 @@ def _drop_what_never_holds(space: dict[str, Any]) -> None:
 
 
 def _copy(values: Any) -> Any:
-    """A copy that shares nothing within itself; ``deepcopy`` would keep two arms on the same declaration."""
+    """Return a copy whose parts are all separate.
+
+    ``deepcopy`` would let two arms share one declaration, and a change to one would change both.
+    """
     if isinstance(values, Mapping):
         return {key: _copy(value) for key, value in values.items()}
     return [_copy(value) for value in values] if isinstance(values, list | tuple) else values
@@ -108,13 +112,13 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
     for depth, key in enumerate(parents):
         where = ".".join(parents[:depth]) or "the study"
         if not isinstance(target, dict):
-            raise InputError(f"--set {path}: {where} holds a value, no fields")
+            raise InputError(f"--set {path}: {where} is a value and has no fields")
         if key not in target and not _may_be_new(depth, key, parents):
-            there = _SEARCHABLE if where.endswith(".space") else map(str, target)
-            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, there)}")
+            allowed = _SEARCHABLE if where.endswith(".space") else {str(k) for k in target}
+            raise InputError(f"--set {path}: {where} has no {key!r}; {nearest(key, allowed)}")
         target = target.get(key, {})
     if not isinstance(target, dict):
-        raise InputError(f"--set {path}: {'.'.join(parents)} holds a value, no fields")
+        raise InputError(f"--set {path}: {'.'.join(parents)} is a value and has no fields")
     allowed = _assignable(target, parents)
     if last not in allowed:
         raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
@@ -124,21 +128,22 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
-    """Whether it need not be there: an arm's config or space, and a parameter that is not yet searched."""
+    """Return whether an assignment may create this part of its path.
+
+    It may create an arm's config or space, and a parameter that has not been searched so far.
+    """
     if parents[0] == "common":
         return depth == 0 or (depth == 1 and key == "space") or (depth == 2 and key in _SEARCHABLE)
     if parents[0] != "arms" or depth < 2:
         return False
-    return (
-        key in ("config", "space")
-        if depth == 2
-        else depth == 3 and parents[2] == "space" and key in _SEARCHABLE
-    )
+    if depth == 2:
+        return key in ("config", "space")
+    return depth == 3 and parents[2] == "space" and key in _SEARCHABLE
 
 
 def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
     if not parents:
-        return {f.name for f in dataclasses.fields(Study)}
+        return set(field_infos(Study))
     if parents[-1] in ("defaults", "config", "space"):
         return _SEARCHABLE
     if parents == ["common"]:

@@ -1,4 +1,4 @@
-"""YAML of study files and of ``--set``: plain values, read as people write them."""
+"""YAML of study files and of ``--set``: plain values, read the way people write them."""
 
 import re
 from collections.abc import Hashable
@@ -6,30 +6,34 @@ from typing import Any
 
 import yaml
 
-_MOST_VALUES = (
-    100_000  # aliases written out: a few lines of them may stand for more than the memory holds
-)
+# Aliases count as what they stand for: a few lines of them may be more than fits into memory.
+_MOST_VALUES = 100_000
 _DEEPEST = 50
 _LONGEST_WHOLE = 2048  # bits
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number (YAML 1.1: text), 010 is ten (eight) and 1:30 is text, as a date is (90)."""
+    """Safe YAML that reads some values otherwise than YAML 1.1.
+
+    1e-3 is a number (YAML 1.1: text), 010 is ten (eight), 1:30 is text (90), and so is a date.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=deep)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, KeyError, AttributeError) as error:
+            # An explicit tag may not fit its value: PyYAML raises KeyError for `!!bool 7` and
+            # AttributeError for `!!timestamp x`.
             raise _refusal(
-                f"{str(node.value)[:40]!r} is no {node.tag.rpartition(':')[2]}", node
+                f"{str(node.value)[:40]!r} is not a valid {node.tag.rpartition(':')[2]}", node
             ) from error
         if isinstance(value, int) and value.bit_length() > _LONGEST_WHOLE:
-            raise _refusal("a whole number of too many digits", node)
+            raise _refusal("a whole number with too many digits", node)
         return value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what the loader would take for something else than text."""
+    """A YAML writer that quotes text which the loader would read as something else."""
 
 
 def _whole_number(loader: _Loader, node: yaml.Node) -> int:
@@ -46,8 +50,8 @@ _NUMBERS = (
     ("tag:yaml.org,2002:int", re.compile(r"[-+]?\d+(_\d+)*$"), list("-+0123456789")),
 )
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":int"))]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":timestamp", ":int"))]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 for _resolver in _NUMBERS:
@@ -56,10 +60,11 @@ for _resolver in _NUMBERS:
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values of a YAML text, of which no part holds itself.
+    """Return the plain values of a YAML text.
 
     Raises:
-        yaml.YAMLError: it isn't YAML, a key stands twice, or it is too deep or too long.
+        yaml.YAMLError: The text isn't YAML, repeats a key, contains a value that holds itself, or
+            is nested too deeply or too long.
     """
     loader = _Loader(text)
     try:
@@ -78,14 +83,14 @@ def to_yaml(values: Any, *, escaped: bool = False) -> str:
     """Return a YAML text that :func:`parse_yaml` reads as the same values.
 
     Args:
-        values: plain ones.
-        escaped: whether to write all that isn't ASCII as escapes.
+        values: plain values.
+        escaped: whether to write all characters outside ASCII as escapes.
     """
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=not escaped)
 
 
 def reason(error: yaml.YAMLError) -> str:
-    """What is wrong and where, in one line."""
+    """Return what is wrong with a YAML text and where, in one line."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
@@ -93,7 +98,7 @@ def reason(error: yaml.YAMLError) -> str:
 
 
 def _measure(node: yaml.Node, depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Values that a node stands for, each alias written out, and how deep they are nested."""
+    """Return the number of values in a node, aliases written out, and their depth of nesting."""
     if id(node) not in known:
         known[id(node)] = (0, 0)  # unfinished
         inner = (
@@ -125,7 +130,7 @@ def _refuse_repeated_keys(node: yaml.MappingNode) -> None:
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode):
             if (key.tag, key.value) in seen:
-                raise _refusal(f"{key.value!r} stands twice", key)
+                raise _refusal(f"{key.value!r} appears twice", key)
             seen.add((key.tag, key.value))
 
 

@@ -1,4 +1,4 @@
-"""What can be said of all points of a study before the first is trained."""
+"""Checks of all points of a study before the first one is trained."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,9 +11,8 @@ _BUCKET_FIELDS = (
     *("num_buckets", "bucket_spacing"),
 )
 _STRUCTURE = (*_BUCKET_FIELDS, "position_bias")
-_MATTERS: Mapping[
-    str, Callable[[HyLoRADAConfig], bool]
-] = {  # of a field that not every adapter uses: whose does
+# For each field that only some adapters use: whether an adapter uses it.
+_MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     "position_bias_buckets": lambda c: c.position_bias,
     **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
     **dict.fromkeys(
@@ -34,7 +33,10 @@ _MATTERS: Mapping[
 
 
 def target_modules(study: Study) -> set[str]:
-    """Names of adapted modules in whatever may be proposed; those that the base decides are not among them."""
+    """Return the names of target modules in all possible proposals.
+
+    Modules that the base decides, where a proposal names none, are not among them.
+    """
     return {
         name
         for arm in study.arms
@@ -46,17 +48,18 @@ def target_modules(study: Study) -> set[str]:
 def start_problems(study: Study) -> list[str]:
     """Return a problem for each value given for a searched field that no trial would ever have.
 
-    Library defaults are left open: nobody has asked for them.
+    Library defaults are not reported, because the user has not set them.
     """
     problems = [
-        f"{_outside(study, field, allowed, arms)}; the search starts from the defaults, so change one of the two"
+        f"{_outside(study, field, allowed, arms)}; the search starts from the defaults, "
+        "so change one of the two"
         for field, allowed, arms in _dropped_defaults(study)
         if not _takers(study, field)
     ]
     for name, arm in study.arms.items():
         problems += [
-            f"arms.{name}: {field} is both fixed (config: {arm.config[field]!r}) and searched (space: "
-            f"{arm.space.parameters[field].values}); remove one of the two"
+            f"arms.{name}: {field} is both fixed (config: {arm.config[field]!r}) and searched "
+            f"(space: {arm.space.parameters[field].values}); remove one of the two"
             for field in _fixed_and_searched(arm)
         ]
     return problems
@@ -64,16 +67,17 @@ def start_problems(study: Study) -> list[str]:
 
 def _outside(study: Study, field: str, allowed: str, arms: list[str]) -> str:
     where = f"arm {arms[0]}" if len(arms) == 1 else f"arms {', '.join(arms)}"
-    return f"defaults.{field} {study.defaults[field]!r} is outside the searched range {allowed} of {where}"
+    value = study.defaults[field]
+    return f"defaults.{field} {value!r} is outside the searched range {allowed} of {where}"
 
 
 def _dropped_defaults(study: Study) -> list[tuple[str, str, list[str]]]:
-    """Return each default that lies outside a searched range, the range and the arms that search it."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return each default outside a searched range, with the range and the arms that search it."""
+    arms_by_range: dict[tuple[str, str], list[str]] = {}
     for name in study.arms:
         for field, allowed in study.space(name).outside(study.defaults).items():
-            found.setdefault((field, str(allowed)), []).append(name)
-    return [(*key, arms) for key, arms in found.items()]
+            arms_by_range.setdefault((field, str(allowed)), []).append(name)
+    return [(*key, arms) for key, arms in arms_by_range.items()]
 
 
 def _takers(study: Study, field: str) -> list[str]:
@@ -86,7 +90,11 @@ def _takers(study: Study, field: str) -> list[str]:
 
 
 def _fixed_and_searched(arm: Arm) -> list[str]:
-    """Return the fields of both; not a decided ``landmark_bucketing: auto``, which becomes a part of the config."""
+    """Return the fields that an arm both fixes and searches.
+
+    A decided ``landmark_bucketing: auto`` is not one of them, although it becomes part of the
+    config.
+    """
     both = [field for field in arm.config if field in arm.space.parameters]
     return [
         f
@@ -96,42 +104,43 @@ def _fixed_and_searched(arm: Arm) -> list[str]:
 
 
 def notes(study: Study) -> list[str]:
-    """What is legal and may not be what was meant."""
-    found = [
-        f"{_outside(study, field, allowed, arms)}; it is used by {', '.join(takers)} alone"
+    """Return a note for each setting that is legal but may not be what the user meant."""
+    lines = [
+        f"{_outside(study, field, allowed, arms)}; it applies only to {', '.join(takers)}"
         for field, allowed, arms in _dropped_defaults(study)
         if (takers := _takers(study, field))
     ]
     for arm in study.arms:
-        found += _inactive_starts(study, arm)
+        lines += _inactive_starts(study, arm)
         worst = max(_configs(study, arm, _BUCKET_FIELDS), key=_empty_log_buckets)
         if empty := _empty_log_buckets(worst):
-            found.append(
-                f"arms.{arm}: {empty} of {worst.num_buckets} log buckets hold no position of a block of "
-                f"{study.block_size}; from {4 * worst.num_buckets} positions on each holds one"
+            lines.append(
+                f"arms.{arm}: {empty} of {worst.num_buckets} log buckets hold no position of a "
+                f"block of {study.block_size}; from {4 * worst.num_buckets} positions on each "
+                "holds one"
             )
-    return found
+    return lines
 
 
 def _inactive_starts(study: Study, arm: str) -> list[str]:
-    """Return a note for each default of a parameter that is not searched in the arm's first trial."""
+    """Return a note for each default of a parameter that the arm's first trial does not search."""
     space = study.space(arm)
     active = space.first({**study.defaults, **study.start(arm)})
     return [
-        f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not search it; it is searched "
-        f"when {parameter.when[0]} is {parameter.when[1]!r}"
+        f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not "
+        f"search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"
         for field, parameter in space.parameters.items()
         if field in study.defaults and parameter.when is not None and field not in active
     ]
 
 
 def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADAConfig]:
-    """The adapters of an arm with all values of these fields that tell."""
+    """Return an arm's adapters, one for each combination of the telling values of these fields."""
     return [study.configs(arm, point)[0] for point in study.space(arm).combinations(fields)]
 
 
 def _empty_log_buckets(config: HyLoRADAConfig) -> int:
-    """How many fixed buckets of logarithmic width no position of a block falls into."""
+    """Return how many fixed buckets of logarithmic width hold no position of a block."""
     from hylorada.adapters.buckets import fixed_edges  # imports torch
 
     if not config.has_buckets or config.learns_boundaries or config.bucket_spacing != "log":

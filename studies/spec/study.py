@@ -1,4 +1,4 @@
-"""What a study is: arms, spaces, model, text, budget and how the winners are confirmed."""
+"""A study: arms, spaces, model, text, budget and how the winners are confirmed."""
 
 import dataclasses
 import hashlib
@@ -8,24 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
+from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.paths import without_folder
 from studies.spec.arms import (
     ADAPTER_FIELDS,
     TRAINING_FIELDS,
     Arm,
+    decide_bucketing,
     field_problems_of,
     parse_arms,
     parse_common,
 )
-from studies.spec.plain_fields import (
+from studies.spec.fields import (
+    about,
     comparison_problems,
+    declare,
+    field_infos,
     look_problems,
+    name_problem,
     plain_problems,
     profile_problems,
 )
 from studies.spec.space import Space
 
-GROWING = ("trials", "searches", "seeds")  # what a study may be extended by
 _STRUCTURE = (
     *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
     *("use_dora", "position_bias", "target_modules"),
@@ -35,81 +40,162 @@ _MOST_REPORTS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A study, complete; see ``hylorada show STUDY`` for one as YAML.
+    """A complete study.
 
-    Attributes:
-        definition: the study definition it came from.
-        name: its own name: folder and MLflow experiment.
-        subject: what the first comparison tests, to open the verdict with.
-        model: base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
-        data: text: ``pydocs``, a hub ``name:config``, a folder or a file.
-        text_column: column of a table or hub data set; None finds it.
-        document_separator: between documents: auto, eos, newline or none; see :func:`hylorada.load_text`.
-        block_size: T, tokens a block.
-        dtype: of the base: float32, bfloat16 or float64.
-        trials: search trials of each arm.
-        eval_every: optimizer steps between reports.
-        eval_blocks: validation blocks at each report; None takes all.
-        test_blocks: test blocks of the verdict; None takes all.
-        grace_steps: ASHA's first rung in optimizer steps; 0 turns ASHA off.
-        reduction_factor: ASHA's eta: of each rung's trials the best 1/eta go on.
-        common: space of the parameters that every arm has. In a matched study one draw of them serves one trial of
-            every arm.
-        matched: whether arms are searched and compared at equal common values; else each arm searches all by itself.
-        searches: R, independent repetitions of the search; with two or more the verdict speaks of the method.
-        finalists: of each arm and search, how many of its best trials are trained again on fresh selection seeds.
-        selection_seeds: how many seeds each finalist gets; the lowest mean validation loss wins.
-        profile: factors of the learning rate at which a matched study confirms; 1 must be one of them.
-        seeds: paired seeds of the confirm stage, for each search.
-        seed: of the whole study.
-        margin: differences in PPL within this many % count as no difference that matters.
-        looks: numbers of replicates (searches, or seeds of a single search) at which the test split may be read.
-            All share the 5 %, so each has a lower level; empty declares none beyond the first.
-        spread_test: whether test blocks are taken evenly over the split instead of from its start.
-        defaults: adapter and training fields that all arms share.
-        arms: by name.
-        comparisons: (arm, reference) pairs of the verdict, the main one first.
+    Each field is declared here and nowhere else: its name, type and default, and in its metadata
+    what it means, its limits, and whether a command-line option sets it. ``hylorada show STUDY``
+    prints a study as YAML.
+
+    Example:
+        >>> study = Study.from_dict({"definition": "mine", "name": "try", "arms": {"one": {}}})
+        >>> study.trials, study.report_steps()[:2]
+        (8, (25, 50))
     """
 
-    definition: str
-    name: str
-    subject: str = ""
-    model: str = "tiny"
-    data: str = "pydocs"
-    text_column: str | None = None
-    document_separator: str = "auto"
-    block_size: int = 128
-    dtype: str = "float32"
-    trials: int = 8
-    eval_every: int = 25
-    eval_blocks: int | None = None
-    test_blocks: int | None = None
-    grace_steps: int = 25
-    reduction_factor: int = 2
-    common: Space = field(default_factory=lambda: Space({}))
-    matched: bool = True
-    searches: int = 1
-    finalists: int = 1
-    selection_seeds: int = 1
-    profile: tuple[float, ...] = (1.0,)
-    seeds: int = 5
-    seed: int = 0
-    margin: float = 0.5
-    looks: tuple[int, ...] = ()
-    spread_test: bool = True
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    arms: Mapping[str, Arm] = field(default_factory=dict)
-    comparisons: tuple[tuple[str, str], ...] = ()
+    definition: str = field(metadata=about("study definition that this study comes from"))
+    name: str = field(
+        metadata=about(
+            "name of the study, its folder and its MLflow experiment; default: the definition's",
+            option="NAME",
+            check=name_problem,
+        )
+    )
+    subject: str = declare(
+        "", "what the first comparison tests; the verdict opens with it", free=True
+    )
+    model: str = declare(
+        "tiny", "base model: tiny, smollm2-135m, a hub id or a folder", option="MODEL"
+    )
+    data: str = declare(
+        "pydocs",
+        "text: pydocs, a hub data set as name:config, a folder, or a file "
+        "(.txt .jsonl .parquet .csv .tsv)",
+        option="DATA",
+    )
+    text_column: str | None = declare(
+        None,
+        "text column of a table or hub data set; default: text, content, or chats (messages)",
+        option="COLUMN",
+    )
+    document_separator: str = declare(
+        "auto",
+        "what separates rows or files: eos (the end-of-text token: each is a document), "
+        "newline (they are lines of one text), none, or auto (decided by what the rows look "
+        "like); default: auto",
+        option="S",
+        one_of=DOCUMENT_SEPARATORS,
+    )
+    block_size: int = declare(128, "tokens in a block", option="T", at_least=2)
+    dtype: str = declare("float32", "dtype of the base", one_of=("float32", "bfloat16", "float64"))
+    trials: int = declare(
+        8,
+        "search trials of each arm in each search",
+        option="N",
+        at_least=1,
+        at_most=10**6,
+        grows=True,
+    )
+    eval_every: int = declare(25, "optimizer steps between two reports of a trial", at_least=1)
+    eval_blocks: int | None = declare(
+        None, "validation blocks evaluated at each report; null takes all", at_least=2
+    )
+    test_blocks: int | None = declare(
+        None, "test blocks that the verdict rests on; null takes all", at_least=2
+    )
+    grace_steps: int = declare(
+        25, "ASHA's first rung in optimizer steps; 0 turns ASHA off", at_least=0
+    )
+    reduction_factor: int = declare(
+        2, "ASHA's eta: at each rung the best 1/eta of the trials continue", at_least=2
+    )
+    common: Space = field(
+        default_factory=lambda: Space({}),
+        metadata=about(
+            "space of the parameters that every arm has; in a matched study, one draw of them "
+            "serves one trial of every arm"
+        ),
+    )
+    matched: bool = declare(
+        True,
+        "whether arms are searched and compared at equal common values; otherwise each arm "
+        "searches all of its parameters alone",
+    )
+    searches: int = declare(
+        1,
+        "independent repetitions of the search; with 2 or more, the verdict is about the method",
+        option="R",
+        at_least=1,
+        at_most=100,
+        grows=True,
+    )
+    finalists: int = declare(
+        1,
+        "number of best trials, for each arm and search, that are trained again on fresh "
+        "selection seeds",
+        at_least=1,
+        at_most=100,
+    )
+    selection_seeds: int = declare(
+        1,
+        "seeds on which each finalist is trained; the lowest mean validation loss wins",
+        at_least=1,
+        at_most=100,
+    )
+    profile: tuple[float, ...] = declare(
+        (1.0,), "factors of the learning rate at which a matched study confirms; 1 is one of them"
+    )
+    seeds: int = declare(
+        5,
+        "paired seeds of the confirm stage, in each search",
+        option="S",
+        at_least=1,
+        at_most=10**4,
+        grows=True,
+    )
+    seed: int = declare(
+        0,
+        "seed of the whole study; all its random numbers derive from it",
+        option="SEED",
+        at_least=0,
+    )
+    margin: float = declare(
+        0.5,
+        "largest difference in PPL, in %, that counts as no difference that matters",
+        at_least=0.0,
+        free=True,
+    )
+    looks: tuple[int, ...] = declare(
+        (),
+        "numbers of replicates (searches, or seeds of a single search) at which the test split "
+        "may be read; all share the 5 % of false verdicts, so each has a lower level; empty "
+        "declares none beyond the first",
+        free=True,
+    )
+    spread_test: bool = declare(
+        True, "whether test blocks are taken evenly over the split instead of from its start"
+    )
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=about("adapter and training fields that all arms share"),
+    )
+    arms: Mapping[str, Arm] = field(
+        default_factory=dict, metadata=about("arms by name: what each fixes and searches")
+    )
+    comparisons: tuple[tuple[str, str], ...] = declare(
+        (), "(arm, reference) pairs of the verdict, the main one first"
+    )
 
     def configs(self, arm: str, params: Mapping[str, Any]) -> tuple[HyLoRADAConfig, TrainingConfig]:
-        """The adapter and training of one proposal: shared defaults, then the arm's own, then the proposed values.
+        """Return the adapter and the training of one proposal.
+
+        The shared defaults come first, then the arm's own fields, then the proposed values.
 
         Args:
-            arm: by name.
+            arm: name of the arm.
             params: what its space has drawn, or :meth:`start`.
 
         Raises:
-            InputError: values that don't fit together.
+            InputError: The values don't fit together.
         """
         values = {**self.defaults, **self.arms[arm].config, **self.space(arm).decoded(params)}
         adapter = {k: v for k, v in values.items() if k in ADAPTER_FIELDS}
@@ -120,11 +206,11 @@ class Study:
         )
 
     def start(self, arm: str) -> dict[str, Any]:
-        """The shared defaults as the arm's first point, as Optuna takes it."""
+        """Return the shared defaults as the arm's first point, as Optuna takes it."""
         return self.labels(arm, self.fields(arm))
 
     def labels(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values of an arm's space as Optuna takes them for a trial that is to have them."""
+        """Return values of an arm's space as Optuna takes them for a trial that must have them."""
         return dict(self.space(arm).start(values))
 
     def space(self, arm: str) -> Space:
@@ -133,16 +219,16 @@ class Study:
 
     @property
     def blocks(self) -> bool:
-        """Whether the search runs in matched blocks: one draw of the common values, one trial of every arm."""
+        """Whether the search runs in matched blocks: one draw of the common values for all arms."""
         return self.matched and bool(self.common.parameters)
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Factors of the learning rate to confirm at, 1 first; a study that is not matched has 1 alone."""
+        """Factors of the learning rate to confirm at, 1 first; only 1 in an unmatched study."""
         return tuple(sorted(self.profile, key=lambda f: (f != 1, f))) if self.blocks else (1.0,)
 
     def common_start(self) -> dict[str, Any]:
-        """Return the shared defaults as a first block of common values."""
+        """Return the common values of the first block: the shared defaults."""
         return dict(
             self.common.first(
                 {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **self.defaults}
@@ -150,43 +236,46 @@ class Study:
         )
 
     def point(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a whole point of an arm's space: these values, and the defaults where they are silent."""
+        """Return a whole point of an arm's space: these values, and defaults for the others."""
         return dict(self.space(arm).first({**self.fields(arm), **values}))
 
     def firsts(self, arm: str) -> list[dict[str, Any]]:
-        """The same as whole points within the arm's space, one for every structure of adapter that it can propose."""
+        """Return whole points of an arm's space, one for each adapter structure it can propose.
+
+        They take the shared defaults wherever these lie inside the space.
+        """
         space, points = self.space(arm), []
         for values in space.combinations(_STRUCTURE):
-            point = space.first(
-                {**self.fields(arm), **{k: v for k, v in values.items() if k in _STRUCTURE}}
-            )
+            structure = {k: v for k, v in values.items() if k in _STRUCTURE}
+            point = space.first({**self.fields(arm), **structure})
             if point not in points:
                 points.append(point)
         return points
 
     def fields(self, arm: str) -> dict[str, Any]:
-        """Return the values that hold for an arm before anything is searched: library, study, then its own."""
+        """Return an arm's values before the search: the library's, the study's, then its own."""
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return {**fields, **self.defaults, **self.arms[arm].config}
 
     @property
     def max_steps(self) -> int:
+        """Optimizer steps of a trial that runs to its end."""
         return int(self.defaults.get("max_steps", TrainingConfig().max_steps))
 
     def rungs(self) -> tuple[int, ...]:
-        """ASHA's rungs below ``max_steps``, in optimizer steps."""
-        found, rung = [], self.grace_steps
+        """Return ASHA's rungs below ``max_steps``, in optimizer steps."""
+        rungs, rung = [], self.grace_steps
         while rung and rung < self.max_steps:
-            found.append(rung)
+            rungs.append(rung)
             rung *= self.reduction_factor
-        return tuple(found)
+        return tuple(rungs)
 
     def report_steps(self) -> tuple[int, ...]:
-        """Steps after which a trial is evaluated: every ``eval_every`` and the last."""
+        """Return the steps after which a trial is evaluated: every ``eval_every`` and the last."""
         return (*range(self.eval_every, self.max_steps, self.eval_every), self.max_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a study file holds them."""
+        """Return plain values, as a study file holds them."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         arms = {
             name: {"config": dict(a.config), "space": a.space.to_dict()}
@@ -203,15 +292,16 @@ class Study:
         return {**values, **plain}
 
     def fingerprint(self) -> str:
-        """Return a digest of all that changes results; counts of trials, searches and seeds, which may grow, do not."""
-        free = {*GROWING, "name", "subject", "margin", "looks"}
-        values = {k: v for k, v in self.to_dict().items() if k not in free}
-        if values["document_separator"] in ("auto", "eos"):  # as it was before the field was added
+        """Return a digest of all that changes results.
+
+        Counts of trials, searches and seeds, which may grow, are not part of it.
+        """
+        values = {k: v for k, v in self.to_dict().items() if k not in {*FREE, "name"}}
+        if values["document_separator"] in ("auto", "eos"):
+            # Studies from before this field existed keep their digest.
             del values["document_separator"]
-        for key in (
-            "model",
-            "data",
-        ):  # the same wherever it lies; its own fingerprint says what is in it
+        for key in ("model", "data"):
+            # The digest does not depend on the folder; the content has a fingerprint of its own.
             values[key] = without_folder(values[key])
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -220,45 +310,37 @@ class Study:
         """Build and check a study.
 
         Raises:
-            InputError: every problem found: unknown fields, values out of range, arms whose spaces don't fit.
+            InputError: All problems at once: unknown fields, values out of range, arms whose spaces
+                don't fit.
         """
-        problems, wrong = plain_problems(values)
-        known = {f.name for f in dataclasses.fields(cls)}
+        problems, wrong = plain_problems(cls, values)
+        known = field_infos(cls)
         problems += [
             f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known
         ]
-        defaults = values.get("defaults", {})
-        found, wrong_defaults = field_problems_of("defaults", defaults)
-        problems += found
-        if (
-            not {"grace_steps", "reduction_factor", "eval_every"} & wrong
-            and not {"max_steps", "*"} & wrong_defaults
-        ):
-            names = ("grace_steps", "reduction_factor", "eval_every", "defaults")
-            problems += _rung_problems(
-                cls(definition="", name="", **{n: values[n] for n in names if n in values})
-            )
+        defaults, declared = values.get("defaults", {}), values.get("arms", {})
+        default_problems, wrong_defaults = field_problems_of("defaults", defaults)
+        problems += default_problems
+        if not wrong & set(_PACE) and not {"max_steps", "*"} & wrong_defaults:
+            pace = {n: values[n] for n in (*_PACE, "defaults") if n in values}
+            problems += _rung_problems(cls(definition="", name="", **pace))
+        if not wrong_defaults:
+            defaults, declared = decide_bucketing(defaults, declared)
         block_size = None if "block_size" in wrong else values.get("block_size", cls.block_size)
         shared = {} if "*" in wrong_defaults else {**defaults, "max_positions": block_size}
-        declared = values.get("arms", {})
-        if not wrong_defaults:
-            defaults, declared = _decided(defaults, declared)
-            shared = {**defaults, "max_positions": block_size}
-        common, found = parse_common(values.get("common", {}))
-        problems += found
-        arms, found = parse_arms(declared, shared, wrong_defaults, common)
-        problems += found
-        problems += profile_problems(values.get("profile", [1.0])) + look_problems(
-            values.get("looks", [])
-        )
-        pairs = values.get("comparisons", ())
+        common, common_problems = parse_common(values.get("common", {}))
+        arms, arm_problems = parse_arms(declared, shared, wrong_defaults, common)
+        problems += common_problems + arm_problems
+        factors, looks = values.get("profile", cls.profile), values.get("looks", cls.looks)
+        pairs = values.get("comparisons", cls.comparisons)
+        problems += profile_problems(factors) + look_problems(looks)
         problems += comparison_problems(pairs, declared)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
         parsed = {
             "common": common,
-            "profile": tuple(float(f) for f in values.get("profile", [1.0])),
-            "looks": tuple(values.get("looks", ())),
+            "profile": tuple(float(f) for f in factors),
+            "looks": tuple(looks),
             "defaults": defaults,
             "arms": arms,
             "comparisons": tuple((a, b) for a, b in pairs),
@@ -266,31 +348,10 @@ class Study:
         return cls(**{**values, **parsed})
 
 
-def _decided(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[str, Any], Any]:
-    """``landmark_bucketing: auto`` of defaults and arms as what it stands for now, so that it is one for all trials.
-
-    Raises:
-        InputError: there is no verdict to take.
-    """
-    if not isinstance(arms, Mapping):
-        return defaults, arms
-    decided = {}
-    for name, arm in arms.items():
-        config = arm.get("config") if isinstance(arm, Mapping) else None
-        fields = {**defaults, **(config if isinstance(config, Mapping) else {})}
-        if isinstance(arm, Mapping) and fields.get("landmark_bucketing") == "auto":
-            deciding = (
-                "landmarks",
-                "num_landmarks",
-                "landmark_design",
-                "landmark_bucketing",
-                "bucketing_study",
-            )
-            adapter = HyLoRADAConfig.from_dict({k: fields[k] for k in deciding if k in fields})
-            bucketing = adapter.resolved().landmark_bucketing
-            arm = {**arm, "config": {**(config or {}), "landmark_bucketing": bucketing}}
-        decided[name] = arm
-    return {k: v for k, v in defaults.items() if (k, v) != ("landmark_bucketing", "auto")}, decided
+_INFOS = field_infos(Study)
+GROWING = tuple(name for name, info in _INFOS.items() if info.grows)  # see `hylorada extend`
+FREE = tuple(name for name, info in _INFOS.items() if info.grows or info.free)
+_PACE = ("grace_steps", "reduction_factor", "eval_every")
 
 
 def _rung_problems(study: Study) -> list[str]:
@@ -300,12 +361,12 @@ def _rung_problems(study: Study) -> list[str]:
         ]
     if (reports := study.max_steps // study.eval_every) > _MOST_REPORTS:
         return [
-            f"max_steps {study.max_steps} with eval_every {study.eval_every} makes {reports} reports a trial, at most "
-            f"{_MOST_REPORTS}; raise eval_every"
+            f"max_steps {study.max_steps} with eval_every {study.eval_every} makes {reports} "
+            f"reports a trial, at most {_MOST_REPORTS}; raise eval_every"
         ]
     if any(rung % study.eval_every for rung in study.rungs()):
         return [
-            f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every {study.eval_every}; "
-            "change grace_steps, reduction_factor or eval_every"
+            f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every "
+            f"{study.eval_every}; change grace_steps, reduction_factor or eval_every"
         ]
     return []

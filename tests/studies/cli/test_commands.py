@@ -2,11 +2,13 @@
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+import studies
 from hylorada import HyLoRADAConfig, HyLoRADAModel, load_base
 from studies.cli.arguments import parse
 from studies.cli.commands import main
@@ -27,6 +29,24 @@ def test_home_is_found_by_all_commands(
     for command in (["report"], ["status"], ["export", "--output", "x"]):
         assert main([*command, "nosuch", "--storage=~/runs"]) == 2
         assert f"there is none in {tmp_path / 'runs'}" in capsys.readouterr().err
+
+
+def test_list_skips_modules_that_define_no_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "extra_helper.py").write_text("VALUE = 1")
+    (tmp_path / "extra_folder").mkdir()
+    (tmp_path / "extra_folder" / "__init__.py").write_text("STUDY = {}")
+    (tmp_path / "_extra_private.py").write_text("STUDY = {}")
+    (tmp_path / "extra_study.py").write_text("DESCRIPTION = 'one more'\nSTUDY = {}")
+    monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(tmp_path)])
+    for name in ("extra_helper", "extra_study"):
+        monkeypatch.delitem(sys.modules, f"studies.{name}", raising=False)
+    assert main(["list", f"--storage={tmp_path}", "--json"]) == 0
+    descriptions = json.loads(capsys.readouterr().out)["definitions"]
+    assert {n: d for n, d in descriptions.items() if "extra" in n} == {"extra_study": "one more"}
+    assert "learnable_bucketing" in descriptions
+    assert not [name for name in descriptions if (Path(studies.__path__[0]) / name).is_dir()]
 
 
 def test_ui_on_a_port_that_is_taken_is_refused(

@@ -1,4 +1,4 @@
-"""Help that teaches comes at once."""
+"""Help teaches, comes at once, and names what was mistyped."""
 
 import subprocess
 import sys
@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from studies.cli.arguments import parse
+from studies.cli.arguments import COMMANDS, parse
 
-# what the console script does, and which modules it has imported by then
+# Does what the console script does, and prints which modules have been imported by then.
 _SCRIPT = """
 import sys
 from studies.cli.main import main
 try:
     main()
 finally:
-    print("imported:", *sorted(m for m in ("torch", "transformers", "ray", "optuna", "mlflow") if m in sys.modules))
+    heavy = ("mlflow", "optuna", "ray", "torch", "transformers")
+    print("imported:", *(m for m in heavy if m in sys.modules))
 """
 
 
@@ -69,12 +70,45 @@ def test_help_and_wrong_options_wait_for_no_import(
         ),
     ],
 )
-def test_nearest_name_is_told(
+def test_unknown_names_are_refused_with_the_nearest_name(
     capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(arguments)
     assert capsys.readouterr().err.splitlines()[-1].endswith(problem)
+
+
+def _help(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        parse([*command, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_says_what_it_does_and_when_to_use_it(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    text = _help(capsys, command)
+    assert " Use it " in text
+    assert " seat" not in text
+    assert "%(" not in text
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = _help(capsys)
+    assert all(f" {command.name} {command.summary} " in text for command in COMMANDS.values())
+    assert "exit codes: 0 done 2 bad input" in text
+
+
+def test_pack_size_is_accepted_under_its_old_name_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "extend", "resolve", "explain"):
+        assert parse([command, "x"]).pack_size is None
+        assert parse([command, "x", "--pack-size=3"]).pack_size == 3
+        assert parse([command, "x", "--seats=3"]).pack_size == 3
+        assert "--pack-size K" in _help(capsys, command)
+    with pytest.raises(SystemExit, match="2"):
+        parse(["run", "--seatss=3"])
+    assert "--seats'" not in capsys.readouterr().err
 
 
 def test_help_alone_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +126,8 @@ def test_values_that_look_like_options_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("list",), ("show", "learnable_bucketing"), ("status", "unknown")]
+    "arguments",
+    [("list",), ("show", "learnable_bucketing"), ("status", "unknown"), ("report", "unknown")],
 )
 def test_commands_that_only_read_do_not_wait_for_torch(
     arguments: tuple[str, ...], tmp_path: Path

@@ -126,7 +126,7 @@ def test_study_that_finds_its_disk_full_stops_in_a_line(disk: Path, toy_model: s
     )
     assert done.code == 3
     assert "Traceback" not in done.err
-    assert "the study stopped; state saved. To go on: hylorada run" in done.err.splitlines()[-1]
+    assert "the study stopped; state saved. Resume with: hylorada run" in done.err.splitlines()[-1]
 
 
 def test_database_that_is_damaged_in_mid_study_is_named(tmp_path: Path) -> None:

@@ -124,11 +124,13 @@ def test_default_that_other_arms_use_is_a_note() -> None:
     study = _set("arms.fixed.space.r.choice=[16, 32]")
     assert start_problems(study) == []
     assert notes(study) == [
-        "defaults.r 8 is outside the searched range 16 | 32 of arm fixed; it is used by baseline, learnable alone"
+        "defaults.r 8 is outside the searched range 16 | 32 of arm fixed; "
+        "it applies only to baseline, learnable"
     ]
 
 
 def test_field_that_is_fixed_and_searched_is_a_problem() -> None:
     assert start_problems(_set("arms.fixed.config.num_buckets=8")) == [
-        "arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32); remove one of the two"
+        "arms.fixed: num_buckets is both fixed (config: 8) and searched (space: 8 | 16 | 32); "
+        "remove one of the two"
     ]

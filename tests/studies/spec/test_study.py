@@ -11,9 +11,10 @@ import yaml
 from hylorada import InputError
 from studies.learnable_bucketing import STUDY
 from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS
+from studies.spec.fields import field_infos, field_types
 from studies.spec.overrides import override
 from studies.spec.plain_yaml import parse_yaml
-from studies.spec.study import Study
+from studies.spec.study import FREE, GROWING, Study
 
 ARMS = ("baseline", "fixed", "learnable")
 
@@ -184,16 +185,18 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
     }
     assert _problems(values) == [
         "seed must be at least 0, got -1",
-        "ASHA's rungs [10, 20] must be multiples of eval_every 30; change grace_steps, reduction_factor or eval_every",
+        "ASHA's rungs [8, 16] must be multiples of eval_every 30; "
+        "change grace_steps, reduction_factor or eval_every",
         "arms.fixed.config.lora_dropout must be at least 0 and at most 0.99, got 7",
-        "arms.fixed: num_buckets 20 exceeds the block of 16 positions; use at most one bucket a position",
+        "arms.fixed: num_buckets 20 exceeds the block of 16 positions; "
+        "use at most one bucket a position",
         "arms.fixed: boundary_warmup 0.2 needs boundary_init 'fixed', got 'log'",
         "comparisons: unknown arm 'lernt'; one of: fixed",
     ]
 
 
 def test_from_dict_blames_no_neighbour_of_a_wrong_field() -> None:
-    # with its default of 32 buckets this arm would not fit the block, but the arm has said something else
+    # The default of 32 buckets would not fit the block, but the arm sets another number.
     values = STUDY | {
         "block_size": 16,
         "arms": {"one": {"config": {"num_buckets": "8"}}},
@@ -264,11 +267,11 @@ def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
         ("seeds=10001", "seeds must be at most 10000, got 10001"),
         (
             "defaults.max_steps=1000000000",
-            "makes 100000000 reports a trial, at most 100000; raise eval_every",
+            "makes 125000000 reports a trial, at most 100000; raise eval_every",
         ),
         (
             "comparisons=[[fixed, baseline], [fixed, baseline]]",
-            r"comparisons: \['fixed', 'baseline'\] stands twice",
+            r"comparisons: \['fixed', 'baseline'\] appears twice",
         ),
         # its trials' folders, `学...-0001-confirm-00`, would have names of more than 255 bytes
         (
@@ -300,7 +303,8 @@ def test_from_dict_finds_what_goes_wrong_in_the_middle_of_two_choices() -> None:
         "comparisons": [],
     }
     assert _problems(values) == [
-        "arms.one: num_buckets 200 exceeds the block of 128 positions; use at most one bucket a position"
+        "arms.one: num_buckets 200 exceeds the block of 128 positions; "
+        "use at most one bucket a position"
     ]
 
 
@@ -321,6 +325,23 @@ def test_ranges_of_numbers_with_fractions_are_real() -> None:
         str(study.to_dict()["arms"]["one"]["space"])
         == "{'weight_decay': {'low': 0.0, 'high': 1.0}}"
     )
+
+
+def test_every_field_is_declared_with_its_meaning() -> None:
+    infos, types = field_infos(Study), field_types(Study)
+    assert [name for name, info in infos.items() if not info.text] == []
+    structured = {"common", "profile", "looks", "defaults", "arms", "comparisons"}
+    assert types.keys() == infos.keys() - structured
+    assert [name for name, info in infos.items() if info.option and name not in types] == []
+    assert GROWING == ("trials", "searches", "seeds")
+    assert set(FREE) == {*GROWING, "subject", "margin", "looks"}
+
+
+def test_limits_and_defaults_agree() -> None:
+    study = Study(definition="d", name="n")
+    for name, info in field_infos(Study).items():
+        if name in field_types(Study):
+            assert info.problem(name, getattr(study, name)) is None
 
 
 def test_from_dict_wants_definition_and_name() -> None:
@@ -349,7 +370,7 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
-    "eval_every": 5,
+    "eval_every": 4,
     "eval_blocks": 13,
     "test_blocks": 12,
     "grace_steps": 0,
@@ -398,11 +419,9 @@ def test_override_changes_every_depth_and_leaves_the_original() -> None:
 
 
 def test_override_changes_one_arm_where_two_share_a_declaration() -> None:
-    assert (
-        STUDY["arms"]["fixed"]["space"]["num_buckets"]
-        is STUDY["arms"]["learnable"]["space"]["num_buckets"]
-    )
-    values, _ = override(STUDY, ["arms.fixed.space.num_buckets.choice=[4]"])
+    shared = {"choice": [8, 16, 32]}
+    arms = {name: {"space": {"num_buckets": shared}} for name in ("fixed", "learnable")}
+    values, _ = override({"arms": arms}, ["arms.fixed.space.num_buckets.choice=[4]"])
     assert values["arms"]["fixed"]["space"]["num_buckets"] == {"choice": [4]}
     assert values["arms"]["learnable"]["space"]["num_buckets"] == {"choice": [8, 16, 32]}
 
@@ -472,26 +491,29 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
             "--set defaults.num_bucket: unknown 'num_bucket'; did you mean 'num_buckets'?",
         ),
         ("arms.fixed.spce=3", "--set arms.fixed.spce: unknown 'spce'; did you mean 'space'?"),
-        ("trials.low=3", "--set trials.low: trials holds a value, no fields"),
-        ("trials.low.x=3", "--set trials.low.x: trials holds a value, no fields"),
+        ("trials.low=3", "--set trials.low: trials is a value and has no fields"),
+        ("trials.low.x=3", "--set trials.low.x: trials is a value and has no fields"),
         (
             "arms.learnable.space.temperature.lo=1",
             "--set arms.learnable.space.temperature.lo: unknown 'lo'; did you mean 'low'?",
         ),
         (
             "seed=[1",
-            "--set seed: '[1' is not a YAML value: line 1, column 3: expected ',' or ']', but got '<stream end>'",
+            "--set seed: '[1' is not a YAML value: line 1, column 3: expected ',' or ']', "
+            "but got '<stream end>'",
         ),
         (
             "defaults={r: 4, r: 8}",
-            "--set defaults: '{r: 4, r: 8}' is not a YAML value: line 1, column 8: 'r' stands twice",
+            "--set defaults: '{r: 4, r: 8}' is not a YAML value: line 1, column 8: "
+            "'r' appears twice",
         ),
         (
             "arms.fixed.space.temprature.low=1",
-            "--set arms.fixed.space.temprature.low: arms.fixed.space has no 'temprature'; did you mean 'temperature'?",
+            "--set arms.fixed.space.temprature.low: arms.fixed.space has no 'temprature'; "
+            "did you mean 'temperature'?",
         ),
         (
-            "arms.fixed.space.temperature.lo=1",  # not searched so far: nothing half-made is left of it
+            "arms.fixed.space.temperature.lo=1",  # not searched so far: nothing half-made remains
             "--set arms.fixed.space.temperature.lo: unknown 'lo'; did you mean 'low'?",
         ),
         (

@@ -454,7 +454,7 @@ def test_fewer_trials_or_seeds_are_refused_and_nothing_is_rewritten(
 ) -> None:
     store = open_store()
     before = (store.folder / "study.json").read_bytes()
-    with pytest.raises(InputError, match=f"{field} was .*, now {fewer}; what has been run stays"):
+    with pytest.raises(InputError, match=f"{field} was .*, now {fewer}; a study can't shrink"):
         open_store(**{field: fewer})
     assert (store.folder / "study.json").read_bytes() == before
 
@@ -515,7 +515,7 @@ def test_what_is_refused_says_what_can_be_done(open_store: Open) -> None:
     with pytest.raises(InputError) as fewer:
         open_store(trials=3)
     assert fewer.value.problems == [
-        "study 'try': trials was 12, now 3; what has been run stays: ask for as many or more"
+        "study 'try': trials was 12, now 3; a study can't shrink: give 12 or more"
     ]
     with pytest.raises(InputError, match=r"defaults\.r was absent, now 4"):
         open_store(defaults={"max_steps": 8, "r": 4})

@@ -73,7 +73,7 @@ def test_file_of_another_definition_is_refused(tmp_path: Path) -> None:
         f"--storage={tmp_path}",
     )
     assert done.code == 2
-    assert "is of definition 'designs', the study asked for is of 'learnable_bucketing'" in done.err
+    assert "is of definition 'designs', the requested study is of 'learnable_bucketing'" in done.err
 
 
 def test_design_that_does_not_fit_the_bucketing_is_refused_before_anything_is_written(

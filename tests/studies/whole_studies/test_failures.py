@@ -73,7 +73,7 @@ def test_one_failure_and_then_more_trials_in_a_moved_folder(toy_model: str, tmp_
     before.rename(after)
     (after / "studies" / "learnable_bucketing" / OPEN).touch()  # as a run that is killed leaves it
     report = run_cli("report", "learnable_bucketing", f"--storage={after}")
-    assert (report.code, report.err.count("this is what it had found before")) == (0, 1)
+    assert (report.code, report.err.count("these are its earlier results")) == (0, 1)
     first = json.loads((after / "studies" / "learnable_bucketing" / "results.json").read_text())
     extended = run_cli(
         "extend", "learnable_bucketing", f"--storage={after}", "--trials=3", "--seeds=3"

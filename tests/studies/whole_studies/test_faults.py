@@ -39,7 +39,7 @@ def _run_out_of_disk(broken: Broken) -> None:
     filler.unlink()
     assert done.code == 3, done.err
     assert "No space left on device" in done.err or "disk is full" in done.err
-    assert "the study stopped; state saved. To go on: hylorada run" in done.err
+    assert "the study stopped; state saved. Resume with: hylorada run" in done.err
     assert "Traceback" not in done.err
 
 

@@ -86,7 +86,7 @@ def test_run_stopped_while_ray_starts_ends_with_it(
     # On a busy machine the signal comes before the imports are done.
     early = seconds == 2 and err == "interrupted\n"
     assert early or err.startswith(
-        f"interrupted; {'state saved' if saved else 'nothing to save yet'}. To go on: hylorada run"
+        f"interrupted; {'state saved' if saved else 'nothing to save yet'}. Resume with: hylorada run"
     ), err
     assert "Traceback" not in err
     wait_until(lambda: not process.pids(), 20)
@@ -211,7 +211,7 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     folder = tmp_path / "studies" / "learnable_bucketing"
     line = command(toy_model, tmp_path)
     err = stop(Command(*line), folder, 2, [signal.SIGTERM])
-    assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("To go on: ")[2]
+    assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("Resume with: ")[2]
     assert "RUNNING" not in mlflow_states(tmp_path)
     stop(Command(*line), folder, 4, [signal.SIGINT])
     stop(Command(*line), folder, 6, [signal.SIGINT] * 3)  # by someone who does not wait

@@ -1,0 +1,141 @@
+"""Options that several commands share."""
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from studies.process.options import Options
+from studies.spec.fields import field_infos, field_types
+from studies.spec.study import GROWING, Study
+
+
+def folder(text: str) -> Path:
+    """Return an option's value as a path, with ``~`` expanded.
+
+    Raises:
+        argparse.ArgumentTypeError: The value is empty, which would mean the current folder.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, got ''")
+    return path(text)
+
+
+def path(text: str) -> Path:
+    """Return an option's value as a path, with ``~`` expanded: shells leave ``--storage=~/x``."""
+    return Path(os.path.expanduser(text))
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where studies and MLflow's runs are."""
+    parser.add_argument(
+        "--storage",
+        type=folder,
+        default=Path("mlruns"),
+        metavar="DIR",
+        help="folder of the studies and of MLflow's database; default: %(default)s",
+    )
+    parser.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow database or server; default: MLFLOW_TRACKING_URI if set, otherwise SQLite in "
+        "the storage folder",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_study_name(parser: argparse.ArgumentParser) -> None:
+    """Add the name of a study that has been run, as an argument."""
+    parser.add_argument("study", metavar="STUDY", help="name of a study that has been run")
+
+
+def study_options() -> list[str]:
+    """Return the fields of a study that have a command-line option."""
+    return [name for name, info in field_infos(Study).items() if info.option]
+
+
+def add_study_fields(
+    parser: argparse.ArgumentParser, names: Iterable[str], suffix: str = ""
+) -> None:
+    """Add an option for each of these fields of a study, as the fields are declared.
+
+    Args:
+        parser: of the command.
+        names: fields that have an option.
+        suffix: ends the help text of each.
+    """
+    infos, types = field_infos(Study), field_types(Study)
+    for name in names:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=int if int in types[name] else str,
+            metavar=infos[name].option,
+            help=infos[name].text.replace("%", "%%") + suffix,
+        )
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Add the study to run or show, and the options that change it."""
+    parser.add_argument(
+        "study",
+        nargs="?",
+        metavar="STUDY",
+        help="study definition (see `hylorada list`), or the name of a study that has been run",
+    )
+    parser.add_argument(
+        "--config", type=path, metavar="FILE", help="YAML file with the fields to change"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="change one field, such as defaults.max_steps=500; may be repeated",
+    )
+    add_study_fields(parser, study_options())
+
+
+def add_larger_counts(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each count by which a study can be extended."""
+    add_study_fields(parser, GROWING, "; the new total, not the increase")
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where and how trials train."""
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="Ray cluster to join, as auto or HOST:6379; default: train on this machine",
+    )
+    parser.add_argument(
+        "--pack-size",
+        type=int,
+        metavar="K",
+        help="trials that train together in a pack; default: 4 on CPUs, measured on GPUs",
+    )
+    # The name of this option in earlier versions.
+    parser.add_argument("--seats", dest="pack_size", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=5,
+        metavar="SECONDS",
+        help="how long to wait for a cluster's first node that can run trials; default: "
+        "%(default)s",
+    )
+
+
+def run_options(args: argparse.Namespace) -> Options:
+    """Return where a study runs and what it writes to."""
+    return Options(
+        storage=args.storage.absolute(),
+        tracking_uri=args.tracking_uri,
+        address=args.address,
+        seats=args.pack_size,
+        wait=args.wait,
+        quiet=args.json,
+    )

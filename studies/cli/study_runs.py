@@ -1,0 +1,86 @@
+"""Running a study to its end or to its interruption, for the commands that train."""
+
+import argparse
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from hylorada import InputError
+from studies.cli.options import run_options
+from studies.process.errors import StudyStopped, uncoloured
+from studies.process.options import Options
+from studies.process.provenance import command_line
+from studies.spec.study import Study
+
+if TYPE_CHECKING:
+    from studies.analysis.results import Results
+
+T = TypeVar("T")
+
+
+def run_and_print(
+    study: Study, args: argparse.Namespace, run: "Callable[[Options], Results]"
+) -> int:
+    """Run a study and print its results.
+
+    Args:
+        study: the study to run.
+        args: arguments of the command.
+        run: trains the study.
+
+    Returns:
+        The exit code.
+    """
+    from studies.reporting.printed import print_results, printing, tell_failures
+
+    options = run_options(args)
+    results = run_or_say_why(study, options, run)
+    if isinstance(results, int):
+        return results
+    folder = options.study_folder(study.name)
+
+    def show() -> None:
+        print_results(results, args.json)
+        if not args.json:
+            storage = shlex.quote(str(args.storage))
+            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {storage}")
+
+    printing(show)
+    crashed = tell_failures(folder)
+    return 3 if crashed or not results.arms else 0
+
+
+def run_or_say_why(study: Study, options: Options, run: Callable[[Options], T]) -> T | int:
+    """Run something that trains; if it breaks off, print why and how to resume.
+
+    Args:
+        study: the study that is run.
+        options: where it runs.
+        run: what trains, given the options.
+
+    Returns:
+        What ``run`` returns, or the exit code if it broke off.
+
+    Raises:
+        InputError: The input can't be used.
+    """
+    resume = f"Resume with: {command_line()}"
+    try:
+        return run(options)
+    except (KeyboardInterrupt, SystemExit):  # Ray may turn SIGTERM into a SystemExit
+        has_state = os.path.isdir(options.study_folder(study.name))
+        saved = "state saved" if has_state else "nothing to save yet"
+        print(f"interrupted; {saved}. {resume}", file=sys.stderr)
+        return 130
+    except InputError:
+        raise
+    except StudyStopped as error:
+        print(f"hylorada: {error}\nthe study stopped; state saved. {resume}", file=sys.stderr)
+        return 3
+    except Exception:
+        print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
+        print(f"hylorada: the study broke off; state saved. {resume}", file=sys.stderr)
+        return 3

@@ -1,0 +1,167 @@
+"""``hylorada bench``: speed and memory on this machine."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hylorada import InputError
+from studies.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DESCRIPTION = """\
+Measure speed and memory of packs on this machine, against plain training loops and against one
+process a trial.
+
+Use it to see what a study will cost here, and which pack size pays. Close other programs first.
+"""
+_EXAMPLES = """\
+  hylorada bench --rows plain,packs
+      only the plain loop and the packs; needs no Ray
+  hylorada bench --shape smollm2 --block-size 512
+      random weights in SmolLM2-135M's shape
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_setting(parser)
+    _add_rows(parser)
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="also time whole searches, including the start of their processes",
+    )
+    parser.add_argument(
+        "--trials",
+        type=int,
+        default=24,
+        metavar="N",
+        help="trials of each search that --search times; default: %(default)s",
+    )
+    parser.add_argument(
+        "--search-steps",
+        type=int,
+        default=48,
+        metavar="N",
+        help="optimizer steps of each of these trials; default: %(default)s",
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write a profile of one step of the last pack",
+    )
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="print JSON for programs, or write it to a file",
+    )
+
+
+def _add_setting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what a trial trains."""
+    parser.add_argument("--model", metavar="MODEL", help="base model; default: tiny")
+    parser.add_argument(
+        "--shape",
+        metavar="SHAPE",
+        help="random weights in the shape of gpt2 or smollm2, instead of a model",
+    )
+    parser.add_argument(
+        "--data", metavar="DATA", help="text; default: pydocs, or random tokens with --shape"
+    )
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        metavar="T",
+        help="tokens in a block; default: 128, or 512 on a GPU",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="blocks in a step; default: 2, or 4 on a GPU"
+    )
+    parser.add_argument(
+        "--r", type=int, default=8, metavar="R", help="LoRA rank; default: %(default)s"
+    )
+    parser.add_argument(
+        "--dtype", metavar="DTYPE", help="dtype of the base; default: float32, or bfloat16 on a GPU"
+    )
+
+
+def _add_rows(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is measured, and how often."""
+    parser.add_argument(
+        "--packs",
+        metavar="K,K",
+        help="pack sizes to measure; default: 1,2,4,... up to --max-pack",
+    )
+    parser.add_argument(
+        "--max-pack",
+        type=int,
+        metavar="K",
+        help="largest pack size; default: 8, or 64 on a GPU, as memory allows",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=20,
+        metavar="N",
+        help="optimizer steps of each trial in a measurement; default: %(default)s",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        metavar="N",
+        help="repetitions of each measurement; default: %(default)s",
+    )
+    parser.add_argument(
+        "--rows",
+        metavar="A,B",
+        help="what to measure, out of plain,processes,packs,designs,memory,report; default: all",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="processes that share the device; default: the number of cores, or 8 on a GPU",
+    )
+    parser.add_argument(
+        "--no-processes",
+        action="store_true",
+        help="leave out the rows that need Ray: processes and report",
+    )
+
+
+def _run(args: argparse.Namespace, console: "Console") -> int:
+    from studies.bench.options import BenchOptions, check
+    from studies.bench.run import run_bench
+    from studies.bench.table import print_bench
+    from studies.reporting.printed import print_json
+    from studies.reporting.terminal import Terminal, say
+
+    values = {**vars(args), "parts": args.rows, "ray": not args.no_processes}
+    plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
+    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
+        raise InputError(f"json {args.json!r}: its folder does not exist")
+    bench = run_bench(plan, lambda line: say(console, line))
+    if args.json == "-":
+        print_json(bench.to_dict())
+        return 0
+    if args.json is not None:
+        Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))
+    print_bench(bench, Terminal())
+    return 0
+
+
+COMMAND = Command(
+    name="bench",
+    summary="measure speed and memory of packs on this machine",
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,101 @@
+"""``hylorada evaluate``: the loss of a base, or of an adapter on it, on a text."""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from studies.cli.command import Command
+from studies.cli.options import add_json, add_study_fields, folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from studies.runner.evaluate import Request
+
+_DESCRIPTION = """\
+Measure NLL, PPL and bits per byte of a base, or of an adapter on it, on a text.
+
+Use it to check a base before a study, or an exported adapter afterwards. An exported adapter is
+measured on the text that it was tested on, unless you give another one.
+"""
+_EXAMPLES = """\
+  hylorada evaluate --model gpt2 --data wikitext:wikitext-2-raw-v1 --block-size 512 --blocks 8
+  hylorada evaluate --adapter winner/
+"""
+_DEFAULT = "; default: %s, or that of the exported adapter"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        type=folder,
+        metavar="DIR",
+        help="saved or exported adapter; default: none, the base alone",
+    )
+    add_study_fields(parser, ["model"], _DEFAULT % "tiny")
+    add_study_fields(parser, ["data"], _DEFAULT % "pydocs")
+    add_study_fields(parser, ["text_column", "document_separator"])
+    parser.add_argument(
+        "--split",
+        default="test",
+        metavar="SPLIT",
+        help="train, validation or test; default: %(default)s",
+    )
+    add_study_fields(parser, ["block_size"], _DEFAULT % "128")
+    parser.add_argument(
+        "--blocks",
+        type=int,
+        metavar="N",
+        help="measure the first N blocks of the split" + _DEFAULT % "all",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float64"),
+        help="dtype of the base" + _DEFAULT % "float32",
+    )
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace, _console: "Console") -> int:
+    from studies.reporting.printed import print_json
+    from studies.runner.evaluate import Request, measure
+
+    request = Request.of(args.adapter, {name: getattr(args, name) for name in Request.options()})
+    describe = None if args.json else partial(print, "hylorada:", file=sys.stderr, flush=True)
+    values, notes = measure(request, describe)
+    for note in notes:
+        print(f"hylorada: {note}", file=sys.stderr)
+    if args.json:
+        # JSON has no NaN, which a tenth of the positions without tokens gives.
+        finite = {k: None if _is_not_finite(v) else v for k, v in values.items()}
+        print_json(finite, allow_nan=False)
+    else:
+        _print_values(request, values)
+    return 0
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _print_values(request: "Request", values: Mapping[str, Any]) -> None:
+    what = f"{request.model} with {request.adapter}" if request.adapter else request.model
+    size = f"{values['blocks']} x {request.block_size} tokens"
+    print(f"{what} on {request.data}, split {request.split}, {size}")
+    print(
+        f"NLL {values['nll']:.6f}  PPL {values['ppl']:.4f}  "
+        f"bits per byte {values['bits_per_byte']:.4f}  tokens {values['tokens']}"
+    )
+
+
+COMMAND = Command(
+    name="evaluate",
+    summary="measure NLL, PPL and bits per byte of a base, or of an adapter on it",
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,64 @@
+"""``hylorada extend``: enlarge a study that has been run."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from hylorada import InputError
+from studies.cli.command import Command
+from studies.cli.options import (
+    add_json,
+    add_larger_counts,
+    add_place,
+    add_storage,
+    add_study_name,
+)
+from studies.cli.stored_studies import open_study
+from studies.cli.study_runs import run_and_print
+from studies.files.folder_files import stored_study
+from studies.spec.study import GROWING, Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DESCRIPTION = """\
+Enlarge a study that has been run: more searches, more trials in each, or more paired seeds.
+
+Use it when the intervals of a finished study are too wide. Everything that has been trained stays;
+only what is new is trained, and the verdict is computed again.
+"""
+_EXAMPLES = """\
+  hylorada extend learnable_bucketing --searches 8
+      8 searches in all
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_name(parser)
+    add_larger_counts(parser)
+    add_place(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace, console: "Console") -> int:
+    stored = stored_study(open_study(args) / "study.json")
+    counts = {name: getattr(args, name) for name in GROWING}
+    given = {name: count for name, count in counts.items() if count is not None}
+    if not given:
+        *others, last = [f"--{name} (now {stored[name]})" for name in GROWING]
+        raise InputError(f"extend {args.study!r} by what? give {', '.join(others)} or {last}")
+    study = Study.from_dict({**stored, **given})
+    from studies.runner.run import run_study
+
+    return run_and_print(study, args, lambda options: run_study(study, options, console))
+
+
+COMMAND = Command(
+    name="extend",
+    summary="enlarge a study that has been run: more searches, trials or seeds",
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
+    add_arguments=_add_arguments,
+    run=_run,
+    heeds_environment=True,
+)

@@ -1,0 +1,84 @@
+"""``hylorada resolve``: add searches to a study until every comparison is decided."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from studies.cli.command import Command
+from studies.cli.options import add_json, add_place, add_storage, add_study_name
+from studies.cli.stored_studies import open_study
+from studies.cli.study_runs import run_and_print
+from studies.files.folder_files import stored_study
+from studies.spec.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_DESCRIPTION = """\
+Add searches to a study that has been run until every comparison is decided, or the time is up.
+
+Use it instead of `extend` when you want an answer and don't know how many searches it takes. A
+comparison is decided when its verdict is better, worse, or no difference beyond the margin. All
+looks at the test split together keep 5 % false verdicts.
+"""
+_EXAMPLES = """\
+  hylorada resolve learnable_bucketing --margin 0.2 --time-limit 2h
+"""
+
+
+def _seconds(text: str) -> float:
+    """Return an option's value, such as 90s, 30m or 2h, in seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: The value is no time.
+    """
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        return float(number) * _UNITS[unit]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a time such as 90s, 30m or 2h, got {text!r}"
+        ) from None
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_name(parser)
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.1,
+        metavar="PERCENT",
+        help="largest difference in PPL that does not matter; default: %(default)s",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="TIME",
+        help="start no further searches that would end after this time, such as 90s, 30m or 2h; "
+        "default: none",
+    )
+    add_place(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace, console: "Console") -> int:
+    study = Study.from_dict(stored_study(open_study(args) / "study.json"))
+    from studies.runner.resolve import Budget, resolve
+    from studies.runner.run import run_study
+
+    budget = Budget(args.margin, args.time_limit)
+    return run_and_print(
+        study, args, lambda options: resolve(study, options, console, budget, run_study)
+    )
+
+
+COMMAND = Command(
+    name="resolve",
+    summary="add searches to a study until every comparison is decided",
+    description=_DESCRIPTION,
+    examples=_EXAMPLES,
+    add_arguments=_add_arguments,
+    run=_run,
+    heeds_environment=True,
+)

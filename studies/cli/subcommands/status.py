@@ -1,0 +1,123 @@
+"""``hylorada status``: how far a study has come."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import Timeout
+
+from studies.cli.command import Command
+from studies.cli.options import add_json, add_storage, add_study_name
+from studies.cli.stored_studies import open_study
+from studies.files.folder_files import stored_study, study_lock
+from studies.process.mlflow_address import shown
+from studies.process.options import default_uri
+from studies.spec.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from studies.trials.records import Record
+
+_DESCRIPTION = """\
+Print the trials of a study and how far each stage has come; if it isn't running, print the command
+that resumes it.
+
+Use it while a study runs, or after it was interrupted. It also ends MLflow runs that a killed
+process has left open.
+"""
+_JSON_FIELDS = ("name", "arm", "stage", "state", "reason", "step", "nll", "restarts", "params")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_name(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def _run(args: argparse.Namespace, _console: "Console") -> int:
+    from studies.analysis.results import load_records
+    from studies.reporting.printed import print_json
+    from studies.trials.integrity import incomplete_runs
+    from studies.trials.records import OPEN, database_fault
+
+    folder = open_study(args)
+    study = Study.from_dict(stored_study(folder / "study.json"))
+    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    # This comes first, because a running process changes what is read next.
+    running = unfinished and _is_running(folder)
+    records = load_records(folder)
+    if fault := database_fault(folder, records):
+        print(f"hylorada: note: {fault}", file=sys.stderr)
+    for name, loss in () if running else incomplete_runs(folder, study, records):
+        command = f"hylorada run {shlex.quote(args.study)}"
+        print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
+    if unfinished:
+        _close_abandoned(args, folder)
+    if args.json:
+        values = [{f: getattr(r, f) for f in _JSON_FIELDS} for r in records.values()]
+        print_json(values, indent=1)
+    else:
+        _print_status(args, study, records, resumable=unfinished and not running)
+    return 0
+
+
+def _print_status(
+    args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
+) -> None:
+    from studies.analysis.progress import resume_command, stage_lines
+    from studies.reporting.html_report import trial_table
+    from studies.reporting.terminal import Terminal
+
+    Terminal().print(trial_table(records, study))
+    for line in stage_lines(study, records):
+        print(line)
+    if resumable:
+        where = _option("--storage", args.storage, Path("mlruns"))
+        where += _option("--tracking-uri", args.tracking_uri, None)
+        command = shlex.join([*resume_command(args.study, records), *where])
+        print(f"Not running. Resume with: {command}")
+    if restarts := [r.restarts for r in records.values() if r.restarts]:
+        print(
+            f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
+            "was lost"
+        )
+
+
+def _option(name: str, value: object, default: object) -> list[str]:
+    """Return an option as words of a command line; nothing if it has its default."""
+    return [] if value == default else [name, shown(str(value))]
+
+
+def _is_running(folder: Path) -> bool:
+    """Return whether a process runs this study, which then holds its lock.
+
+    In a folder without write access this can't be told, and the answer is yes.
+    """
+    try:
+        with study_lock(folder):
+            return False
+    except (Timeout, OSError):
+        return True
+
+
+def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
+    """End the MLflow runs that a killed process could not end, and say how many there were."""
+    from studies.tracking.tracker import reconcile
+
+    uri = args.tracking_uri or default_uri(args.storage)
+    if message := reconcile(uri, args.study, folder):
+        print(f"hylorada: {message}", file=sys.stderr)
+
+
+COMMAND = Command(
+    name="status",
+    summary="print how far a study has come, and the command that resumes it",
+    description=_DESCRIPTION,
+    add_arguments=_add_arguments,
+    run=_run,
+    heeds_environment=True,
+)

@@ -1,0 +1,49 @@
+"""``hylorada ui``: MLflow's page over the studies of a storage folder."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from studies.cli.command import Command
+from studies.cli.options import add_storage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DESCRIPTION = """\
+Serve MLflow's page with all trials, curves and files of your studies, until Ctrl-C.
+
+Use it to look into single trials; the answer of a study is in its report.html.
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=5000,
+        metavar="PORT",
+        help="port to listen on; default: %(default)s",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen on; default: %(default)s (this machine only)",
+    )
+    add_storage(parser)
+
+
+def _run(args: argparse.Namespace, _console: "Console") -> int:
+    from studies.tracking.page import serve_page
+
+    return serve_page(args)
+
+
+COMMAND = Command(
+    name="ui",
+    summary="serve MLflow's page of all trials on this machine",
+    description=_DESCRIPTION,
+    add_arguments=_add_arguments,
+    run=_run,
+    heeds_environment=True,
+)
