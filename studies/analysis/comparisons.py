@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hylorada.data.perplexity import NUM_BINS, position_bins
 from studies.spec.study import Study
 from studies.statistics import comparison as method
+from studies.statistics.change import Change
 from studies.statistics.decision import parameters_per_percent
 from studies.statistics.differences import Differences, paired
 from studies.statistics.looks import level_per_look
@@ -24,17 +25,6 @@ Floats = npt.NDArray[np.float64]
 Runs = Mapping[tuple[int, str], Sequence[Record]]
 NO_MARGIN = 1e-12  # %; a study with margin 0 calls nothing equivalent
 WANTED_EFFECT = 0.1  # % PPL; what it would take to see a difference of this size is said
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change in PPL with its interval, in %; negative is better."""
-
-    change: float
-    low: float
-    high: float
-    p_holm: float = 1.0
-    outcome: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,93 +1,23 @@
-"""The explanation of a winner: what each change around it does to the validation loss; measured, stored, read back."""
+"""The explanation of a winner: what each change around it does to the validation loss, measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from studies.analysis.comparisons import NO_MARGIN, Change
-from studies.files.folder_files import read_json, write_json
+from studies.analysis.comparisons import NO_MARGIN
 from studies.statistics import comparison as method
+from studies.statistics.change import Change
 from studies.statistics.differences import paired
 from studies.trials.ablation import Move, Point
-from studies.trials.records import Record, owner_of, read_block_nll, read_id
+from studies.trials.explanations import Effect
+from studies.trials.records import Record, read_block_nll
 
-EXPLAIN_FILE = "explain.json"
 LEVEL = 0.05
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What one change of a configuration does to validation PPL, on paired seeds.
-
-    Attributes:
-        parameter: that is changed; empty for all that lead from the defaults to the winner.
-        before: its value before; None where that is no single value.
-        after: its value after.
-        also: conditional parameters that come with it, and their values.
-        change: in %, negative is better; None where no seed has a finished run on both sides.
-        by_seed: the same for each seed.
-        smallest_visible: smallest change in % that is seen with 80 % power.
-        note: what has become of the seeds that are missing.
-    """
-
-    parameter: str
-    before: Any
-    after: Any
-    also: Mapping[str, Any]
-    change: Change | None = None
-    by_seed: tuple[float, ...] = ()
-    smallest_visible: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why the winner of an arm in one search differs from the defaults, and from its neighbours.
-
-    Attributes:
-        arm: its arm.
-        search: of which it is the winner.
-        trial: the search trial that has won.
-        block: the matched block whose common values all these runs have; None in a study that is not matched.
-        seeds: paired seeds, fresh: neither the search nor any other stage has used them.
-        blocks: validation blocks of each run.
-        tokens: predicted in them.
-        unseen: whether the search has not been evaluated on these blocks.
-        margin: largest change in % that does not matter.
-        default_ppl: of the defaults, exp of the mean loss over seeds; None where none has finished.
-        winner_ppl: of the winner.
-        unchanged: parameters in which the winner has the default.
-        whole: the step from the defaults to the winner; None where the two are the same.
-        path: its parts, each on top of those before it.
-        neighbours: from the winner one step away in one parameter.
-        provenance: commit, versions, model and data fingerprints of the process that measured last.
-    """
-
-    arm: str
-    search: int
-    trial: str
-    block: int | None
-    seeds: int
-    blocks: int
-    tokens: int
-    unseen: bool
-    margin: float
-    default_ppl: float | None
-    winner_ppl: float | None
-    unchanged: tuple[str, ...]
-    whole: Effect | None
-    path: tuple[Effect, ...]
-    neighbours: tuple[Effect, ...]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Losses:
@@ -178,37 +108,3 @@ def _unmeasured(move: Move) -> Effect:
 def step_between(start: Point, goal: Point) -> Move:
     """Return the move that changes all at once."""
     return Move("", start, goal)
-
-
-# --- explain.json -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Stored:
-    explanations: tuple[Explanation, ...]
-
-
-def read_explanations(folder: Path) -> tuple[Explanation, ...]:
-    """Return what a study folder holds, by arm and search; none in a folder whose winners were not explained.
-
-    Raises:
-        InputError: The file is damaged, or belongs to another study.
-    """
-    path = folder / EXPLAIN_FILE
-    if not path.exists():
-        return ()
-    stored: _Stored = read_json(path, _Stored, _owner(folder))
-    return stored.explanations
-
-
-def write_explanation(folder: Path, found: Explanation) -> None:
-    """Keep an explanation beside those of other arms and searches, in place of an earlier one of the same."""
-    place = (found.arm, found.search)
-    others = [e for e in read_explanations(folder) if (e.arm, e.search) != place]
-    kept = sorted([*others, found], key=lambda e: (e.arm, e.search))
-    write_json(folder / EXPLAIN_FILE, asdict(_Stored(tuple(kept))), _owner(folder))
-
-
-def _owner(folder: Path) -> str:
-    """Return what the checksum is bound to."""
-    return owner_of(read_id(folder), "explain")

@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from studies.analysis.explanation import Explanation
 from studies.analysis.results import load_records
 from studies.files.folder_files import stored_study
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
 from studies.reporting.terminal import Drawing, Terminal
 from studies.search.explain import Request, make_plan
 from studies.spec.study import Study
+from studies.trials.explanations import Explanation
 
 
 def asked(folder: Path, args: argparse.Namespace) -> tuple[Study, Request]:

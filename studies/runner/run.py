@@ -23,10 +23,10 @@ from studies.search.devices import Devices
 from studies.spec.study import Study
 
 if TYPE_CHECKING:
-    from studies.analysis.explanation import Explanation
     from studies.analysis.results import Results
     from studies.search.explain import Request
     from studies.search.stages import Opened
+    from studies.trials.explanations import Explanation
 
 Found = TypeVar("Found")
 

@@ -11,7 +11,6 @@ from filelock import FileLock
 from rich.console import Console
 
 from hylorada import InputError
-from studies.analysis.explanation import EXPLAIN_FILE
 from studies.analysis.results import Results, gather, read_results, write_results
 from studies.files.folder_files import read_json, write_atomically, write_json
 from studies.files.paths import database_path
@@ -24,6 +23,7 @@ from studies.reporting.terminal import say
 from studies.search.devices import Devices
 from studies.spec.study import Study
 from studies.tracking.tracker import Tracker
+from studies.trials.explanations import EXPLAIN_FILE
 from studies.trials.messages import Job
 from studies.trials.records import OPEN, Record
 from studies.trials.store import Store

@@ -14,7 +14,6 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hylorada import InputError
-from studies.analysis.explanation import read_explanations
 from studies.files.folder_files import (
     STUDY,
     append_line,
@@ -28,6 +27,7 @@ from studies.files.folder_files import (
 from studies.spec.changes import changes, fewer
 from studies.spec.common_values import common_values, search_seeds
 from studies.spec.study import Study
+from studies.trials.explanations import read_explanations
 from studies.trials.integrity import check_seeds, incomplete_runs, seal_line
 from studies.trials.messages import CHECKPOINT, ERROR_LOG, LAST_SPLIT, Job, Report
 from studies.trials.optuna_database import (
