@@ -322,7 +322,7 @@ def _at_work(folder: Path) -> bool:
 
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
     """A process that was killed could not end its MLflow runs."""
-    from studies.tracking.tracker import reconcile
+    from studies.tracking.services import reconcile
 
     if told := reconcile(args.tracking_uri or default_uri(args.storage), args.study, folder):
         print(f"hylorada: {told}", file=sys.stderr)

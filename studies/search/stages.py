@@ -22,7 +22,8 @@ from studies.reporting.live_panel import Panel
 from studies.reporting.terminal import say
 from studies.search.devices import Devices
 from studies.spec.study import Study
-from studies.tracking.tracker import Tracker
+from studies.tracking.background_tracker import BackgroundTracker
+from studies.tracking.services import open_tracker
 from studies.trials.explanations import EXPLAIN_FILE
 from studies.trials.messages import Job
 from studies.trials.records import OPEN, Record
@@ -46,7 +47,7 @@ class Opened:
 
     devices: Devices
     store: Store
-    tracker: Tracker
+    tracker: BackgroundTracker
     console: Console
     check: Callable[[], None]
 
@@ -97,7 +98,9 @@ def carry_out(
     write_atomically(store.folder / OPEN, "")
     with _one_at_a_time(options):
         told = partial(say, console)
-        tracker = Tracker(options.uri, name, storage=options.storage, study_id=store.id, say=told)
+        tracker = open_tracker(
+            options.uri, name, storage=options.storage, study_id=store.id, say=told
+        )
     try:
         tracker.describe(devices.provenance, _parent_params(store.study))
         with _ending_on_signals() as check:
@@ -124,7 +127,7 @@ def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
     )  # nothing is written outside the storage folder
 
 
-def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
+def _break_off(devices: Devices, store: Store, tracker: BackgroundTracker, status: str) -> None:
     """End the devices and close the MLflow runs; the second also when the first is broken off by another Ctrl-C."""
     try:
         devices.close()
@@ -234,7 +237,7 @@ def _base(store: Store, devices: Devices) -> Mapping[str, Any]:
     return measured
 
 
-def publish(results: Results, store: Store, tracker: Tracker) -> None:
+def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
     """Write results and report, and give MLflow what belongs to the whole study."""
     write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")

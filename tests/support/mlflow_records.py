@@ -1,4 +1,4 @@
-"""Records to tell MLflow of, and what it then holds."""
+"""Records to send to MLflow, and what it holds afterwards."""
 
 import functools
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.experiment import open_runs
 from studies.tracking.runs import StudyRuns
-from studies.tracking.tracker import Tracker
 from studies.trials.messages import Report
 from studies.trials.records import Record, State
 
@@ -33,20 +33,19 @@ class Mlflow:
 
     def tracker(
         self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)
-    ) -> Tracker:
-        return Tracker(
-            self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits
-        )
+    ) -> BackgroundTracker:
+        return BackgroundTracker(self.runs(study, said), said.append, waits)
 
     @functools.cached_property
     def client(self) -> MlflowClient:
         return MlflowClient(tracking_uri=self.uri)
 
-    def children(self, study: StudyRuns | Tracker) -> dict[str, Run]:
+    def children(self, study: StudyRuns | BackgroundTracker) -> dict[str, Run]:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         assert experiment is not None
+        parent = parent_of(study)
         runs = self.client.search_runs(
-            [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.parent}'"
+            [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'"
         )
         assert len({r.info.run_name for r in runs}) == len(runs)
         return {r.info.run_name: r for r in runs}
@@ -54,12 +53,12 @@ class Mlflow:
     def series(self, run: Run, metric: str) -> list[tuple[int, float]]:
         return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
 
-    def check_whole(self, study: StudyRuns | Tracker, records: Sequence[Record]) -> None:
-        """Each record is one run, with all its reports once and in order, and its true end."""
-        found = self.children(study)
-        assert sorted(found) == sorted(r.name for r in records)
+    def check_whole(self, study: StudyRuns | BackgroundTracker, records: Sequence[Record]) -> None:
+        """Check that each record is one run with all its reports once, in order, and its end."""
+        children = self.children(study)
+        assert sorted(children) == sorted(r.name for r in records)
         for record in records:
-            run = found[record.name]
+            run = children[record.name]
             assert run.info.status == STATUS.get(record.state, "RUNNING")
             for metric in ("train/nll", "eval/nll"):
                 assert self.series(run, metric) == [
@@ -73,6 +72,13 @@ class Mlflow:
                 assert self.series(run, f"boundary/{i + 1:03d}") == (
                     positions if record.reports else []
                 )
+
+
+def parent_of(study: StudyRuns | BackgroundTracker) -> str:
+    """Return the id of a study's parent run."""
+    runs = study if isinstance(study, StudyRuns) else study.tracker
+    assert isinstance(runs, StudyRuns)
+    return runs.parent
 
 
 def make_record(name: str = "learnable-0000", state: State = "running", **changes: Any) -> Record:

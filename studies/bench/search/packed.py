@@ -31,7 +31,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     from studies.runner.inputs import Material
     from studies.search.campaign import Search
     from studies.search.ledger import Ledger
-    from studies.tracking.tracker import Tracker
+    from studies.tracking.services import open_tracker
     from studies.trials.store import Store
 
     with np.load(task["blocks"]) as stored:
@@ -45,7 +45,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     store = Store(options.study_folder(study.name), study)
     devices.wait()  # its host loads the base while MLflow makes its tables
     key, say = store.id, partial(print, file=sys.stderr)
-    tracker = Tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
+    tracker = open_tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
         devices.cluster.run(Search(Ledger(store, tracker, panel)))

@@ -78,9 +78,9 @@ def test_study_outlives_a_minute_of_its_server(
     assert process.returncode == 0, err
     assert json.loads(out)["arms"]  # nothing of MLflow's own on stdout
     assert during > before
-    assert f"MLflow at {server.uri} does not answer (" in err
-    assert "; training goes on, " in err
-    assert f"MLflow at {server.uri} answers again; " in err
+    assert f"MLflow at {server.uri} does not respond (" in err
+    assert "; training continues, " in err
+    assert f"MLflow at {server.uri} responds again; " in err
     assert "not in MLflow yet" not in err
     _check_equal(server.uri, folder)
 
@@ -93,7 +93,10 @@ def test_study_ends_without_its_server_and_the_same_command_sends_the_rest(
     server.kill()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert f"not in MLflow yet; the same command sends them once {server.uri} answers" in err
+    assert (
+        f"not in MLflow yet; to send the rest, run the same command once {server.uri} responds"
+        in err
+    )
     files = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/*")}
     server.start()
     again = run_cli(*_command(toy_model, tmp_path, server.uri))

@@ -506,7 +506,7 @@ def test_paths_are_the_same_from_any_folder(
         open_store(data="other.txt")
     assert refused.value.problems == [
         f"study 'try' exists with other settings: data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
-        "give the new study another name (--name), or set what it had",
+        "give the new study another name (--name), or restore the former settings",
     ]
 
 
