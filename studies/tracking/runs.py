@@ -140,7 +140,7 @@ class StudyRuns:
         self.client.log_batch(self.parent, params=fresh, tags=[*tags_of(tags), *changed])
 
     def end(self, status: str) -> None:
-        """End the parent and all running trials: the study stopped or failed, and may be resumed."""
+        """End the parent run and all running trials, which may be resumed later."""
         for child in self._children.values():
             if child.status == "RUNNING":
                 self.client.set_terminated(child.id, status=status)

@@ -80,7 +80,7 @@ def gateway(serve: Callable[[Answer], int]) -> Iterator[Gateway]:
 )
 def test_folders_are_refused_with_the_way_out(uri: str) -> None:
     (problem,) = check_tracking(uri)
-    assert problem.startswith(f"tracking_uri {uri!r}: MLflow no longer serves folders of files")
+    assert problem.startswith(f"tracking_uri {uri!r}: MLflow no longer supports folders of files")
     assert "sqlite:///PATH" in problem
     assert "mlflow migrate-filestore" in problem
 
@@ -96,7 +96,7 @@ def test_folders_are_refused_with_the_way_out(uri: str) -> None:
 )
 def test_unknown_kinds_are_refused_with_the_nearest(uri: str, hint: str) -> None:
     (problem,) = check_tracking(uri)
-    assert problem.startswith(f"tracking_uri {shown(uri)!r} is of no known kind; {hint}")
+    assert problem.startswith(f"tracking_uri {shown(uri)!r} has an unknown scheme; {hint}")
 
 
 def test_databases_and_databricks_are_accepted(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-store\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[mlflow.tracking_store]\nlab = lab_store:Lab\n")
-    assert "is of no known kind" in check_tracking("lab://here")[0]
+    assert "has an unknown scheme" in check_tracking("lab://here")[0]
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(
         _tracking_store_registry, "_registry", dict(_tracking_store_registry._registry)
@@ -137,18 +137,18 @@ def test_unusable_sqlite_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a database")
     for uri, message in (
         (f"sqlite:///{tmp_path}", "is a folder; name a file in it"),
-        (f"sqlite:///{tmp_path / 'text'}", "is no SQLite database"),
+        (f"sqlite:///{tmp_path / 'text'}", "is not a SQLite database"),
         (
             f"sqlite:///{tmp_path / 'text' / 'x.db'}",
             f"can't be written: {tmp_path / 'text'} is a file",
         ),
         (f"sqlite:///{tmp_path / 'new' / 'x.db'}", f"no folder {tmp_path / 'new'}"),
-        ("sqlite:////proc/x.db", "can't be written: /proc takes no new file"),
+        ("sqlite:////proc/x.db", "can't be written: no file can be created in /proc"),
         ("sqlite://", "names no file"),
         ("sqlite:///?mode=ro", "names no file"),
         ("postgresql+nope://u@h/db", "needs a driver that is not installed"),
-        ("mysql", "is no address of a database"),
-        ("postgresql://u@h:port/db", "is no address of a database"),
+        ("mysql", "is not a database address"),
+        ("postgresql://u@h:port/db", "is not a database address"),
         ("http://[", "is not an address: Invalid IPv6 URL"),
     ):
         (problem,) = check_tracking(uri)
@@ -191,7 +191,7 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
         (404, "<title>nginx</title><style>a{}</style><p>No \x1b[31mpage", "404: nginx No [31mpage"),
         (200, "<h1>Log in</h1>", "no JSON: Log in"),
         (500, "", "too many 500 error responses"),
-        (404, "", "404: without a word"),
+        (404, "", "404: empty response"),
     ],
 )
 def test_refusal_quotes_the_server(
@@ -199,7 +199,7 @@ def test_refusal_quotes_the_server(
 ) -> None:
     uri = f"http://127.0.0.1:{serve(lambda _: (status, body))}"
     (problem,) = check_server(uri, "new")
-    kind = "can't be reached" if status == 500 else "refuses"
+    kind = "can't be reached" if status == 500 else "rejects the request"
     assert problem.startswith(f"tracking_uri {uri!r} {kind}: {said}")
     assert problem.isprintable()
 
@@ -221,7 +221,7 @@ def test_login_is_the_one_of_mlflows_variables(
     gateway.authorization = basic("ada", "p@ss/word")
     (problem,) = check_server(gateway.uri, "new")
     assert problem.startswith(
-        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
+        f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not authenticated. Ask the admin.; "
     )
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
@@ -236,7 +236,9 @@ def test_login_is_the_one_of_the_address_or_a_token(
     gateway.authorization = basic("ada", "p@ss/word")
     assert check_server(f"http://ada:p%40ss%2Fword@{gateway.host}", "new") == []
     (problem,) = check_server(f"http://ada:secret@{gateway.host}", "new")
-    assert problem.startswith(f"tracking_uri 'http://***@{gateway.host}' refuses: 401: ")
+    assert problem.startswith(
+        f"tracking_uri 'http://***@{gateway.host}' rejects the request: 401: "
+    )
     assert "secret" not in problem
     gateway.authorization = "Bearer of-a-token"
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "of-a-token")

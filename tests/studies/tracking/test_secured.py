@@ -70,7 +70,7 @@ def test_study_behind_a_login(
     refused = _run("login", toy_model, tmp_path / "refused", f"--tracking-uri={gateway.uri}")
     assert refused.code == 2
     assert (
-        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
+        f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not authenticated. Ask the admin.; "
         in refused.err
     )
     assert not (tmp_path / "refused").exists()

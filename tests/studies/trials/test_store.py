@@ -20,6 +20,7 @@ from studies.cli.commands import main
 from studies.files.folder_files import append_line, read_lines
 from studies.spec.study import Study
 from studies.trials.messages import Report
+from studies.trials.optuna_studies import OptunaStudies
 from studies.trials.records import Record, State, read_record
 from studies.trials.store import Store
 
@@ -364,7 +365,7 @@ def test_crash_before_optuna_hears_a_report(
     store = open_store()
     name = store.propose(ARM).name
     store.report(name, _report(2, 3.5))
-    monkeypatch.setattr(Store, "_report_to_optuna", lambda *_: None)
+    monkeypatch.setattr(OptunaStudies, "report", lambda *_: None)
     store.report(name, _report(4, 3.25))
     monkeypatch.undo()
     assert _trial(store, 0).intermediate_values == {2: 3.5}
@@ -380,7 +381,7 @@ def test_crash_before_optuna_hears_the_end(
 ) -> None:
     store = open_store()
     record = store.propose(ARM)
-    monkeypatch.setattr(Store, "_tell_optuna", lambda *_: None)
+    monkeypatch.setattr(OptunaStudies, "finish", lambda *_: None)
     _run(store, record, state)
     monkeypatch.undo()
     assert _trial(store, 0).state == TrialState.RUNNING
