@@ -183,7 +183,7 @@ def test_copy_of_a_trial_is_told_from_a_renamed_one(folder: Path, kept: bool) ->
     if not kept:
         shutil.rmtree(trial)
     remedy = "a copy of 'fixed-0002': move it out of " if kept else "rename it to 'fixed-0002'"
-    with pytest.raises(InputError, match=f"fixed-0002 copy is no trial's folder; .*{remedy}"):
+    with pytest.raises(InputError, match=f"fixed-0002 copy is not a trial's folder; .*{remedy}"):
         reopen(folder)
 
 

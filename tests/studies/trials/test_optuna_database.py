@@ -86,8 +86,8 @@ def overwrite(at: int, content: bytes) -> Callable[[Path], object]:
     ("damage", "fault"),
     [
         (Path.unlink, "is missing"),
-        (lambda path: path.write_bytes(b""), r"is damaged \(no SQLite database\)"),
-        (lambda path: path.write_bytes(b"garbage" * 500), r"is damaged \(no SQLite database\)"),
+        (lambda path: path.write_bytes(b""), r"is damaged \(not a SQLite database\)"),
+        (lambda path: path.write_bytes(b"garbage" * 500), r"is damaged \(not a SQLite database\)"),
         (overwrite(4096, b"garbage" * 20_000), r"is damaged \(database disk image is malformed\)"),
         (overwrite(100, b"\0" * 400), r"is damaged \(.+\)"),
         (
