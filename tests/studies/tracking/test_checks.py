@@ -1,4 +1,4 @@
-"""Addresses of MLflow: which are taken and which refused, before any compute and without making anything."""
+"""Which addresses of MLflow are accepted, before any compute and without side effects."""
 
 import json
 import sqlite3
@@ -26,7 +26,7 @@ Answer = Callable[[str], tuple[int, str]]
 
 
 def _like_mlflow(path: str) -> tuple[int, str]:
-    """Return what MLflow answers that has no study yet."""
+    """Return the response of an MLflow server without studies."""
     if path.startswith("/api/2.0/mlflow/experiments/get-by-name?"):
         return 404, json.dumps(_UNKNOWN)
     if path.startswith("/api/2.0/mlflow/experiments/search"):
@@ -36,7 +36,7 @@ def _like_mlflow(path: str) -> tuple[int, str]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], int]]:
-    """Start a server that answers as told; its port."""
+    """A function that starts a server with the given responses, and returns its port."""
     servers: list[HTTPServer] = []
 
     def start(answer: Answer) -> int:
@@ -66,13 +66,13 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
 @pytest.fixture
 def gateway(serve: Callable[[Answer], int]) -> Iterator[Gateway]:
-    """One that lets all through until it is told otherwise."""
+    """A gateway that passes on all requests until a test restricts it."""
     opened = Gateway(serve(_like_mlflow))
     yield opened
     opened.close()
 
 
-# --- kinds of addresses ----------------------------------------------------------------------------------------------
+# --- kinds of addresses ---
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_databases_and_databricks_are_accepted(tmp_path: Path) -> None:
 def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: Gateway
 ) -> None:
-    """A package with an entry point, as MLflow's manual describes it."""
+    """The plugin is a package with an entry point, as MLflow's manual describes it."""
     (tmp_path / "lab_store.py").write_text(
         "from mlflow.store.tracking.rest_store import RestStore\n"
         "from mlflow.utils.rest_utils import MlflowHostCreds\n"
@@ -162,7 +162,7 @@ def test_unwritable_leaves_no_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what a server says ----------------------------------------------------------------------------------------------
+# --- responses of a server ---
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "reason"),
     [
         (
             401,
@@ -195,12 +195,12 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
     ],
 )
 def test_refusal_quotes_the_server(
-    serve: Callable[[Answer], int], status: int, body: str, said: str
+    serve: Callable[[Answer], int], status: int, body: str, reason: str
 ) -> None:
     uri = f"http://127.0.0.1:{serve(lambda _: (status, body))}"
     (problem,) = check_server(uri, "new")
     kind = "can't be reached" if status == 500 else "rejects the request"
-    assert problem.startswith(f"tracking_uri {uri!r} {kind}: {said}")
+    assert problem.startswith(f"tracking_uri {uri!r} {kind}: {reason}")
     assert problem.isprintable()
 
 
@@ -221,7 +221,8 @@ def test_login_is_the_one_of_mlflows_variables(
     gateway.authorization = basic("ada", "p@ss/word")
     (problem,) = check_server(gateway.uri, "new")
     assert problem.startswith(
-        f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not authenticated. Ask the admin.; "
+        f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not authenticated. "
+        "Ask the admin.; "
     )
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
@@ -252,8 +253,10 @@ def test_certificate_is_trusted_by_mlflows_variables(
     certificate = write_certificate(tmp_path / "server.pem")
     gateway = Gateway(serve(_like_mlflow), certificate=certificate)
     (problem,) = check_server(gateway.uri, "new")
-    reason = "can't be trusted: certificate verify failed: self-signed certificate; MLFLOW_TRACKING_SERVER_CERT_PATH"
-    assert problem.startswith(f"tracking_uri {gateway.uri!r} {reason}")
+    assert problem.startswith(
+        f"tracking_uri {gateway.uri!r} can't be trusted: certificate verify failed: self-signed "
+        "certificate; MLFLOW_TRACKING_SERVER_CERT_PATH"
+    )
     for name, value in (("SERVER_CERT_PATH", str(certificate)), ("INSECURE_TLS", "true")):
         with monkeypatch.context() as patch:
             patch.setenv(f"MLFLOW_TRACKING_{name}", value)
@@ -263,7 +266,7 @@ def test_certificate_is_trusted_by_mlflows_variables(
     gateway.close()
 
 
-# --- passwords, and which address is taken ---------------------------------------------------------------------------
+# --- passwords, and the choice of the address ---
 
 
 @pytest.mark.parametrize(
@@ -314,7 +317,8 @@ def test_no_password_is_shown_within_a_message() -> None:
             "http://a",
             "http://u:p@b",
             "http://a",
-            "MLflow at http://a, from --tracking-uri; MLFLOW_TRACKING_URI (http://***@b) is ignored\n",
+            "MLflow at http://a, from --tracking-uri; "
+            "MLFLOW_TRACKING_URI (http://***@b) is ignored\n",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A tracker whose database is locked, full or gone, or refuses."""
+"""A tracker whose MLflow database is locked, full or lost, or rejects updates."""
 
 import sqlite3
 import threading
@@ -20,15 +20,16 @@ from studies.tracking.services import reconcile
 from studies.trials.records import Record
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:The ``noload`` loader strategy is deprecated"
-    ),  # MLflow's own
+    # Raised by MLflow itself.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     pytest.mark.usefixtures("short_waits"),
 ]
 
 
-def _tell_trials(tracker: BackgroundTracker, records: list[Record], steps: tuple[int, ...]) -> None:
-    """One report of each trial after another, as the driver does."""
+def _report_trials(
+    tracker: BackgroundTracker, records: list[Record], steps: tuple[int, ...]
+) -> None:
+    """Send one report of each trial after another, as the driver does."""
     for step in steps:
         for record in records:
             record.reports.append(make_report(step))
@@ -49,7 +50,7 @@ def test_trials_are_told_without_waiting(store: Mlflow, said: list[str]) -> None
     tracker = store.tracker("fast", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(3)]
     tracker.describe({"commit": "a"}, {"model": "tiny"})
-    assert timed(lambda: _tell_trials(tracker, records, (2, 4, 6))) < 1
+    assert timed(lambda: _report_trials(tracker, records, (2, 4, 6))) < 1
     _end(tracker, records)
     tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
     store.check_whole(tracker, records)
@@ -81,14 +82,14 @@ def test_abort_kills_what_runs(store: Mlflow, said: list[str]) -> None:
         make_record("fixed-0001", "complete", reports=[make_report(2)]),
     ]
     tracker.update(records[0])
-    records[0].reports.append(make_report(2))  # kept, but the stop came before MLflow was told
+    records[0].reports.append(make_report(2))  # stored, but the stop came before it was sent
     tracker.abort(records, "KILLED")
-    found = store.children(tracker)
-    assert {n: r.info.status for n, r in found.items()} == {
+    children = store.children(tracker)
+    assert {n: r.info.status for n, r in children.items()} == {
         "fixed-0000": "KILLED",
         "fixed-0001": "FINISHED",
     }
-    assert store.series(found["fixed-0000"], "eval/nll") == [(2, 3.0)]
+    assert store.series(children["fixed-0000"], "eval/nll") == [(2, 3.0)]
     assert store.client.get_run(parent_of(tracker)).info.status == "KILLED"
 
 
@@ -97,7 +98,7 @@ def test_locked_database_is_waited_for(store: Mlflow, said: list[str]) -> None:
     records = [make_record("fixed-0000")]
     backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
     backup.execute("BEGIN EXCLUSIVE")
-    assert timed(lambda: _tell_trials(tracker, records, (2, 4))) < 1
+    assert timed(lambda: _report_trials(tracker, records, (2, 4))) < 1
     threading.Timer(2.5, backup.execute, ("COMMIT",)).start()
     _end(tracker, records)
     assert timed(lambda: tracker.finish(records, {}, {})) > 1
@@ -111,7 +112,7 @@ def test_database_locked_for_longer_than_sqlite_waits(store: Mlflow, said: list[
     records = [make_record("fixed-0000")]
     backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
     backup.execute("BEGIN EXCLUSIVE")
-    _tell_trials(tracker, records, (2, 4))
+    _report_trials(tracker, records, (2, 4))
     wait_for_line(
         said, "does not respond (database is locked); training continues, 1 run waiting", 60
     )
@@ -126,16 +127,16 @@ def test_database_locked_for_longer_than_sqlite_waits(store: Mlflow, said: list[
 def test_full_disk_is_told_and_made_up_for(store: Mlflow, said: list[str]) -> None:
     tracker = store.tracker("full", said)
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2,))
+    _report_trials(tracker, records, (2,))
     assert isinstance(tracker.tracker, StudyRuns)
     engine = tracker.tracker.client._tracking_client.store.engine
-    limit = 1  # page: SQLite takes no more than there are
+    limit = 1  # page, so that SQLite adds none to those it has
 
     def restrict(connection: Any, *_: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {limit}")
 
     sqlalchemy.event.listen(engine, "checkout", restrict)
-    _tell_trials(tracker, records, tuple(range(4, 400, 2)))
+    _report_trials(tracker, records, tuple(range(4, 400, 2)))
     wait_for_line(
         said, "does not respond (database or disk is full); training continues, 1 run waiting"
     )
@@ -153,7 +154,7 @@ def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str])
     tracker = store.tracker("lost", said)
     (tmp_path / "mlflow.db").rename(tmp_path / "elsewhere.db")
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2,))
+    _report_trials(tracker, records, (2,))
     wait_for_line(said, "training continues, 1 run waiting")
     for path in tmp_path.glob("mlflow.db*"):
         path.unlink()
@@ -166,12 +167,11 @@ def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str])
 def test_refused_run_is_told_once_and_keeps_nothing_back(store: Mlflow, said: list[str]) -> None:
     tracker = store.tracker("refused", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
-    _tell_trials(tracker, records, (2,))
+    _report_trials(tracker, records, (2,))
     wait_until(lambda: len(store.children(tracker)) == 2 and tracker.pending == 0)
-    store.client.delete_run(
-        store.children(tracker)["fixed-0000"].info.run_id
-    )  # by hand, in the page
-    _tell_trials(tracker, records, (4, 6))
+    # As by hand in MLflow's page.
+    store.client.delete_run(store.children(tracker)["fixed-0000"].info.run_id)
+    _report_trials(tracker, records, (4, 6))
     _end(tracker, records)
     tracker.finish(records, {}, {})
     store.check_whole(tracker, records[1:])
@@ -193,7 +193,7 @@ def test_deleted_experiment_is_told_and_ends_nothing(tmp_path: Path, said: list[
     assert experiment is not None
     store.client.delete_experiment(experiment.experiment_id)
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2, 4))
+    _report_trials(tracker, records, (2, 4))
     _end(tracker, records)
     assert timed(lambda: tracker.finish(records, {}, {})) < 10
     assert "rejects fixed-0000" in said[0]

@@ -1,4 +1,4 @@
-"""A real MLflow server that hangs, dies, loses answers, or keeps artifacts where only itself can put them."""
+"""A real MLflow server that hangs, dies, loses answers, or puts artifacts on its own disk."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.faults, pytest.mark.usefixtu
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that serves artifacts, but puts new experiments where only itself can write."""
+    """A server that serves artifacts, but locates new experiments where only it can write."""
     folder = tmp_path_factory.mktemp("server")
     started = Server(
         folder,
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _awake(server: Server) -> Iterator[None]:
-    """Whatever a test has done to the server."""
+    """Wake or restart the server after each test."""
     yield
     server.wake()
     if not server.lives():
@@ -90,7 +90,7 @@ def test_server_that_dies_is_sent_the_rest_when_it_is_back(server: Server, said:
     records.append(make_record("fixed-0002"))
     _report(tracker, records, 6)
     wait_for_line(said, "; training continues")
-    # a new connection that is refused, or an old one that broke
+    # A new connection was rejected, or an old one broke.
     assert re.search(
         r"does not respond \((NewConnectionError|ProtocolError)\); training continues", said[0]
     )
@@ -136,9 +136,9 @@ def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(
     assert timed(lambda: _finish(tracker, records, patience=3)) < 6
     server.wake()
     assert said[-2] == f"waiting up to 3 s for MLflow at {server.uri}; 3 runs waiting"
-    assert (
-        said[-1]
-        == f"3 runs not in MLflow yet; to send the rest, run the same command once {server.uri} responds"
+    assert said[-1] == (
+        "3 runs not in MLflow yet; to send the rest, run the same command once "
+        f"{server.uri} responds"
     )
     again = store.tracker("away at the end", said)
     again.catch_up(records)

@@ -1,4 +1,4 @@
-"""The study folder: nothing is lost or repeated, wherever a crash falls; Optuna says what the files say."""
+"""The study folder: a crash loses and repeats nothing, and Optuna agrees with the files."""
 
 import json
 import math
@@ -50,7 +50,7 @@ Open = Callable[..., Store]
 
 @pytest.fixture
 def open_store(tmp_path: Path, optuna_tables: Path) -> Iterator[Open]:
-    """Opens the same folder again and again, as new processes would: the store before is closed."""
+    """A function that opens a folder as a new process would, after closing the last store."""
     last: list[Store] = []
     (tmp_path / "try").mkdir()
     shutil.copy(optuna_tables, tmp_path / "try")
@@ -71,7 +71,7 @@ def _report(step: int, nll: float = 3.0, **changes: Any) -> Report:
 
 
 def _loss(number: int) -> float:
-    """A different loss for each trial, without order."""
+    """Return a different loss for each trial, in no order."""
     return 3.0 + (number * 7 % 11) / 10
 
 
@@ -82,15 +82,15 @@ def _run(store: Store, record: Record, state: State = "complete", steps: int = 8
 
 
 def _trials(store: Store, arm: str = ARM) -> list[optuna.trial.FrozenTrial]:
-    """What another process reads in Optuna's database."""
+    """Return the trials that another process reads from Optuna's database."""
     database = optuna.storages.RDBStorage(
         f"sqlite:///{store.folder / 'optuna.db'}",
         skip_compatibility_check=True,
         skip_table_creation=True,
     )
-    found = optuna.load_study(study_name=arm, storage=database).trials
+    trials = optuna.load_study(study_name=arm, storage=database).trials
     database.engine.dispose()
-    return found
+    return trials
 
 
 def _trial(store: Store, number: int) -> optuna.trial.FrozenTrial:
@@ -98,7 +98,7 @@ def _trial(store: Store, number: int) -> optuna.trial.FrozenTrial:
 
 
 def _agree(store: Store) -> None:
-    """Optuna and the files hold the same trials, values and states."""
+    """Check that Optuna and the files hold the same trials, values and states."""
     states = {
         "running": TrialState.RUNNING,
         "complete": TrialState.COMPLETE,
@@ -169,7 +169,7 @@ def test_finish_twice_keeps_the_first(open_store: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "told", "value"),
+    ("state", "expected", "value"),
     [
         ("complete", TrialState.COMPLETE, 3.7),
         ("pruned", TrialState.PRUNED, 3.7),
@@ -178,7 +178,7 @@ def test_finish_twice_keeps_the_first(open_store: Open) -> None:
     ],
 )
 def test_optuna_is_told_the_truth(
-    open_store: Open, state: State, told: TrialState, value: float | None
+    open_store: Open, state: State, expected: TrialState, value: float | None
 ) -> None:
     store = open_store()
     record = store.propose(ARM)
@@ -186,7 +186,7 @@ def test_optuna_is_told_the_truth(
     store.report(record.name, _report(4, 3.7))
     store.finish(record.name, state)
     trial = _trial(store, 0)
-    assert (trial.state, trial.value, trial.params) == (told, value, record.params)
+    assert (trial.state, trial.value, trial.params) == (expected, value, record.params)
     assert trial.intermediate_values == {2: 3.9, 4: 3.7}
 
 
@@ -225,7 +225,7 @@ def test_best_ignores_pruned_failed_diverged_and_nan(open_store: Open) -> None:
     assert store.best("fixed") is None
 
 
-# --- crashes ---------------------------------------------------------------------------------------------------------
+# --- crashes ---
 
 
 _FEW: dict[str, Any] = {
@@ -249,7 +249,7 @@ def _point(record: Record) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_small_space_is_drawn_without_repeats(open_store: Open, ends: bool) -> None:
-    """With results in between, and as one batch before any; opened again after each third proposal."""
+    """Trials end before the next one, or none ends; the folder is reopened every third time."""
     store = open_store(trials=16, **_FEW)
     drawn: list[tuple[Any, ...]] = []
     while len(drawn) < store.planned(ARM):
@@ -275,7 +275,7 @@ def test_small_space_is_searched_in_another_order_by_another_seed(open_store: Op
 def _search(
     store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 7
 ) -> list[Any]:
-    """Trials one after the other, always one of them under way; halfway a crash may come."""
+    """Return the proposals of a search with one trial in progress, and perhaps a crash halfway."""
     while len(store.of("search", ARM)) < upto:
         if crash and len(store.of("search", ARM)) == at:
             store, crash = crash(store), None
@@ -296,7 +296,7 @@ def _search(
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The proposals of a search that nothing disturbs; TPE takes over from its random start after four trials."""
+    """The proposals of an undisturbed search; TPE replaces random sampling after four trials."""
     store = Store(tmp_path_factory.mktemp("unbroken"), Study.from_dict(VALUES))
     proposals = _search(store, 10)
     store.close()
@@ -331,7 +331,7 @@ def test_crash_before_a_proposal_is_written_down(
                 store.propose(ARM)
         store = open_store()
         _agree(store)
-        # what follows a proposal in `_search`
+        # as `_search` does after a proposal
         for r in store.of("search", ARM)[:-1]:
             if r.state == "running":
                 _run(
@@ -415,7 +415,7 @@ def test_append_line_cuts_off_what_is_torn(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\ntwo\n"
 
 
-# --- what a folder may be opened with --------------------------------------------------------------------------------
+# --- requested settings ---
 
 
 def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> None:
@@ -428,7 +428,7 @@ def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> Non
     ]
     assert "--name" in caught.value.problems[-1]
     assert len(caught.value.problems) == 3
-    open_store().close()  # a refusal lets go of the folder
+    open_store().close()  # the error has released the folder
 
 
 def test_edited_study_is_refused_with_the_changed_field_of_an_arm(open_store: Open) -> None:
@@ -467,7 +467,10 @@ def test_second_store_in_this_process_is_refused(open_store: Open) -> None:
 
 
 def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path: Path) -> None:
-    hold = "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); print('held', flush=True); input()"
+    hold = (
+        "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); "
+        "print('held', flush=True); input()"
+    )
     command = [sys.executable, "-c", hold, str(tmp_path / "try" / "lock")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -479,7 +482,7 @@ def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path:
             open_store()
         assert time.monotonic() - began < 10
         holder.communicate("\n")
-    assert open_store().records == {}  # it lets go when it ends
+    assert open_store().records == {}  # the ended process has released the folder
 
 
 @pytest.mark.parametrize("lost", ["study.json", "trials/learnable-0000/trial.json"])
@@ -506,7 +509,8 @@ def test_paths_are_the_same_from_any_folder(
     with pytest.raises(InputError) as refused:
         open_store(data="other.txt")
     assert refused.value.problems == [
-        f"study 'try' exists with other settings: data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
+        "study 'try' exists with other settings: "
+        f"data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
         "give the new study another name (--name), or restore the former settings",
     ]
 
@@ -534,5 +538,5 @@ def test_status_tells_of_trials_that_nobody_runs(
     assert "Not running" not in capsys.readouterr().out
     store.close()
     assert main(status) == 0
-    told = f"Not running. Resume with: hylorada run try --storage {tmp_path}\n"
-    assert told in capsys.readouterr().out
+    line = f"Not running. Resume with: hylorada run try --storage {tmp_path}\n"
+    assert line in capsys.readouterr().out
