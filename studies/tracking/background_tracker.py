@@ -74,7 +74,7 @@ class BackgroundTracker:
     def update(self, record: Record) -> None:
         """Send the state of a trial: that it runs, its reports so far, its end."""
         snapshot = replace(record, reports=list(record.reports))
-        self._add(record.name, partial(self.tracker.bring, snapshot))
+        self._add(record.name, partial(self.tracker.update, snapshot))
 
     def catch_up(self, records: Iterable[Record]) -> None:
         """Send all ended records: a crash may have come between study folder and tracker."""

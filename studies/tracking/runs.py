@@ -120,7 +120,7 @@ class StudyRuns:
         self._children = {name: _child(same[0]) for name, same in runs.items()}
         return restored
 
-    def bring(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         """Bring the run of a record in line with it, from creating the run to ending it."""
         child = self._children.get(record.name) or self._create(record)
         if child.has_ended_as(record.state):

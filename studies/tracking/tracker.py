@@ -32,7 +32,7 @@ class Tracker(Protocol):
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """Store what the study runs on as tags and parameters of the parent run."""
 
-    def bring(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         """Bring the run of a record in line with it, from creating the run to ending it."""
 
     def end(self, status: str) -> None:

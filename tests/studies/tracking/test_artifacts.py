@@ -38,7 +38,7 @@ def _open(storage: Path, study: str, uri: str | None = None) -> StudyRuns:
 def _finish(storage: Path, study: str, text: str, uri: str | None = None) -> StudyRuns:
     """Write a study of one trial to MLflow, from its start to its end."""
     runs = _open(storage, study, uri)
-    runs.bring(make_record("fixed-0000", "complete", reports=[make_report(2)]))
+    runs.update(make_record("fixed-0000", "complete", reports=[make_report(2)]))
     report = storage / "studies" / study / "report.html"
     report.write_text(text)
     runs.finish({report: ""}, {"test/ppl": 12.5}, 1_700_000_000_000)
@@ -264,7 +264,7 @@ def test_locked_database_is_no_damaged_one(copy: Path, monkeypatch: pytest.Monke
         holder.execute("BEGIN EXCLUSIVE")
         require_database(copy / "mlflow.db")
         with pytest.raises(
-            InputError, match="can't be brought in line with its folder: database is locked"
+            InputError, match="can't be updated in line with its folder: database is locked"
         ):
             follow_storage(copy)
 

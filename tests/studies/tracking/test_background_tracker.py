@@ -34,8 +34,8 @@ class JsonLinesTracker:
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         self._write("describe", dict(tags), dict(params))
 
-    def bring(self, record: Record) -> None:
-        self._write("bring", record.name, record.step, record.state)
+    def update(self, record: Record) -> None:
+        self._write("update", record.name, record.step, record.state)
 
     def end(self, status: str) -> None:
         self._write("end", status)
@@ -97,11 +97,11 @@ def test_updates_are_sent_in_order(lines: JsonLinesTracker, said: list[str]) -> 
     wait_until(lambda: tracker.pending == 0)
     tracker.finish([record], {Path("report.html"): ""}, {"ppl": 2.0})
     end = ["finish", [""], {"ppl": 2.0}, record.reports[-1].time]
-    brought = ["bring", "fixed-0000", 2, "complete"]
+    updated = ["update", "fixed-0000", 2, "complete"]
     assert lines.lines() == [
         ["describe", {"commit": "a"}, {"model": "tiny"}],
-        brought,
-        brought,
+        updated,
+        updated,
         end,
     ]
     assert said == []
@@ -119,7 +119,7 @@ def test_newer_update_replaces_one_that_waits(lines: JsonLinesTracker, said: lis
     tracker.abort([], "KILLED")
     assert lines.lines() == [
         ["describe", {}, {}],
-        ["bring", "fixed-0000", 6, "running"],
+        ["update", "fixed-0000", 6, "running"],
         ["end", "KILLED"],
     ]
 
@@ -129,14 +129,14 @@ def test_temporary_error_is_retried_after_reading(lines: JsonLinesTracker, said:
     tracker, record = start(lines, said), make_record("fixed-0000")
     tracker.update(record)
     wait_until(lambda: tracker.pending == 0)
-    assert lines.lines() == [["read"], ["bring", "fixed-0000", 0, "running"]]
+    assert lines.lines() == [["read"], ["update", "fixed-0000", 0, "running"]]
     place = f"JSON lines at {lines.address}"
     assert said == [
         f"{place} does not respond (away); training continues, 1 run waiting",
         f"{place} responds again; 1 run to send",
     ]
     tracker.finish([], {}, {})
-    assert [call for call, *_ in lines.lines()] == ["read", "bring", "read", "finish"]
+    assert [call for call, *_ in lines.lines()] == ["read", "update", "read", "finish"]
 
 
 def test_rejected_update_is_reported_and_holds_nothing_up(
@@ -149,7 +149,7 @@ def test_rejected_update_is_reported_and_holds_nothing_up(
     tracker.update(make_record("fixed-0001"))
     wait_until(lambda: tracker.pending == 0)
     tracker.finish([], {}, {})
-    assert [call for call, *_ in lines.lines()] == ["bring", "finish"]
+    assert [call for call, *_ in lines.lines()] == ["update", "finish"]
     assert said == [
         f"JSON lines at {lines.address} rejects the study (too long); training continues",
         "2 runs incomplete in JSON lines; first: the study: too long",

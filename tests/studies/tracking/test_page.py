@@ -112,7 +112,7 @@ def page(
     before = folder / "before"
     (before / "studies" / "a study").mkdir(parents=True)
     runs = open_runs(default_uri(before), "a study", before, "0123", print)
-    runs.bring(make_record(state="complete"))
+    runs.update(make_record(state="complete"))
     (before / "report.html").write_text("<p>the report")
     runs.finish({before / "report.html": ""}, {}, 1)
     storage = Path(shutil.move(before, folder / "after"))

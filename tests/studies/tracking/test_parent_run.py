@@ -19,7 +19,7 @@ def _records() -> list[Record]:
 def _begin(store: Mlflow, study: str) -> StudyRuns:
     runs = store.runs(study)
     for record in _records():
-        runs.bring(record)
+        runs.update(record)
     return runs
 
 
@@ -27,7 +27,7 @@ def _resume(store: Mlflow, study: str, said: list[str]) -> StudyRuns:
     runs = store.runs(study, said)
     records = [*_records(), make_record("fixed-0003", "complete", reports=[make_report(2)])]
     for record in records:
-        runs.bring(record)
+        runs.update(record)
     store.check_whole(runs, records)
     return runs
 
@@ -98,7 +98,7 @@ def test_parent_that_is_gone_for_good_is_made_once_and_its_children_attached(
 
 def test_runs_below_a_deleted_parent_are_closed_and_it_stays_deleted(store: Mlflow) -> None:
     runs = store.runs("dead")
-    runs.bring(make_record())
+    runs.update(make_record())
     store.client.delete_run(runs.parent)
     parent = store.client.get_run(runs.parent)
     assert close_abandoned(store.client, parent.info.experiment_id, "dead") == 1

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy i
 
 def test_children_are_nested_and_described(store: Mlflow) -> None:
     runs = store.runs("nested")
-    runs.bring(make_record(reports=[make_report(2)]))
+    runs.update(make_record(reports=[make_report(2)]))
     run = store.children(runs)["learnable-0000"]
     assert run.info.status == "RUNNING"
     assert run.data.params == {
@@ -51,7 +51,7 @@ def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: Mlflow) -> 
     record = make_record()
     for step, nll in ((2, 3.5), (4, 3.25), (8, 3.0)):
         record.reports.append(make_report(step, nll))
-        runs.bring(record)
+        runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.5), (4, 3.25), (8, 3.0)]
     assert store.series(run, "time/trial_seconds") == [(2, 0.5), (4, 1.0), (8, 2.0)]
@@ -81,9 +81,9 @@ def test_close_sets_status_reason_and_boundaries(
 ) -> None:
     runs = store.runs(f"close {state}")
     record = make_record(reports=[make_report(2), make_report(4)])
-    runs.bring(record)
+    runs.update(record)
     record.state, record.reason, record.restarts = state, "weil", 2
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert run.info.status == status
     assert run.data.tags["hylorada.restarts"] == "2"
@@ -100,10 +100,10 @@ def test_reopening_repeats_nothing_and_fills_in_what_is_missing(store: Mlflow) -
     record = make_record(reports=[make_report(2)])
     first = store.runs("reopened")
     for _ in range(3):
-        first.bring(record)
+        first.update(record)
     record.reports += [make_report(4), make_report(6)]  # a crash came before these were sent
     second = store.runs("reopened")
-    second.bring(record)
+    second.update(record)
     assert second.parent == first.parent
     run = store.children(second)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.0), (4, 3.0), (6, 3.0)]
@@ -115,7 +115,7 @@ def test_reopening_repeats_no_report_without_a_loss(store: Mlflow) -> None:
     record = make_record(reports=[report])
     for _ in range(2):
         runs = store.runs("diverged")
-        runs.bring(record)
+        runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "time/trial_seconds") == [(3, 0.75)]
     assert [step for step, _ in store.series(run, "boundary/001")] == [0, 3]
@@ -127,9 +127,9 @@ def test_reopening_describes_a_run_that_a_crash_left_bare(
     runs = store.runs("bare")
     monkeypatch.setattr(runs, "_describe", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError, match="division"):
-        runs.bring(make_record())
+        runs.update(make_record())
     runs = store.runs("bare")
-    runs.bring(make_record())
+    runs.update(make_record())
     assert store.children(runs)["learnable-0000"].data.params["arm"] == "learnable"
 
 
@@ -140,13 +140,13 @@ def test_what_has_ended_is_left_as_it_is(store: Mlflow) -> None:
     )
     runs = store.runs("ended once")
     for record in (done, late):
-        runs.bring(record)
+        runs.update(record)
     late.reports, late.state = [make_report(2)], "pruned"
     runs = store.runs("ended once")
     writes = _count_writes(runs)
-    runs.bring(done)
+    runs.update(done)
     assert writes == []
-    runs.bring(late)
+    runs.update(late)
     store.check_whole(runs, [done, late])
 
 
@@ -168,11 +168,11 @@ def _count_writes(runs: StudyRuns) -> list[str]:
 def test_an_earlier_end_gives_way_to_the_true_one(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2)])
     runs = store.runs("killed, then done")
-    runs.bring(record)
+    runs.update(record)
     runs.end("KILLED")
     record.state = "pruned"  # KILLED as well, but MLflow does not know its state yet
     runs = store.runs("killed, then done")
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert (run.info.status, run.data.tags["hylorada.state"]) == ("KILLED", "pruned")
     assert [a.path for a in store.client.list_artifacts(run.info.run_id)] == [
@@ -185,7 +185,7 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
     running, done = make_record("learnable-0000"), make_record("learnable-0001", "complete")
     runs = store.runs("interrupted")
     for record in (running, done):
-        runs.bring(record)
+        runs.update(record)
     runs.end("KILLED")
     assert {n: r.info.status for n, r in store.children(runs).items()} == {
         "learnable-0000": "KILLED",
@@ -193,7 +193,7 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
     }
     assert store.client.get_run(runs.parent).info.status == "KILLED"
     again = store.runs("interrupted")
-    again.bring(running)
+    again.update(running)
     assert store.client.get_run(again.parent).info.status == "RUNNING"
     assert store.children(again)["learnable-0000"].info.status == "RUNNING"
 
@@ -201,13 +201,13 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
 def test_second_run_of_a_name_is_deleted(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2)])
     runs = store.runs("twice")
-    runs.bring(record)
+    runs.update(record)
     tags = {"mlflow.parentRunId": runs.parent, "mlflow.runName": record.name}
     experiment = store.children(runs)[record.name].info.experiment_id
     store.client.create_run(experiment, tags=tags)  # by a call whose answer was lost
     runs.read()
     record.reports.append(make_report(4))
-    runs.bring(record)
+    runs.update(record)
     store.check_whole(runs, [record])
 
 
@@ -216,14 +216,14 @@ def test_renamed_runs_stay_those_of_their_trials(store: Mlflow) -> None:
     records = [make_record(name=f"learnable-000{n}", reports=[make_report(2)]) for n in range(2)]
     runs = store.runs("renamed")
     for record in records:
-        runs.bring(record)
+        runs.update(record)
     before = {run.info.run_id for run in store.children(runs).values()}
     for run in store.children(runs).values():
         store.client.set_tag(run.info.run_id, "mlflow.runName", "good one")
     runs.read()
     for record in records:
         record.reports.append(make_report(4))
-        runs.bring(record)
+        runs.update(record)
     renamed = store.client.search_runs(
         [run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{runs.parent}'"
     )
@@ -234,7 +234,7 @@ def test_renamed_runs_stay_those_of_their_trials(store: Mlflow) -> None:
 def test_reports_of_earlier_versions_have_the_time_of_their_run(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2, time=0)])
     runs = store.runs("without times")
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     (metric,) = store.client.get_metric_history(run.info.run_id, "eval/nll")
     assert metric.timestamp == run.info.start_time > 1_700_000_000_000
@@ -242,12 +242,12 @@ def test_reports_of_earlier_versions_have_the_time_of_their_run(store: Mlflow) -
 
 def test_a_changed_parameter_is_kept_beside_what_was(store: Mlflow) -> None:
     runs = store.runs("changed")
-    runs.bring(make_record())
+    runs.update(make_record())
     run = store.children(runs)["learnable-0000"]
     # As if its process had died before the description was complete.
     store.client.delete_tag(run.info.run_id, "config_hash")
     runs = store.runs("changed")
-    runs.bring(make_record(training={"learning_rate": 0.5}))
+    runs.update(make_record(training={"learning_rate": 0.5}))
     data = store.children(runs)["learnable-0000"].data
     assert (data.params["learning_rate"], data.tags["resumed.learning_rate"]) == ("0.01", "0.5")
 
@@ -256,7 +256,7 @@ def test_whole_configuration_is_kept_and_told_apart(store: Mlflow, tmp_path: Pat
     names = [f"layer_{i}" for i in range(1000)]  # some 9,000 characters
     runs = store.runs("configurations")
     for i, last in enumerate(("a", "b", "b")):
-        runs.bring(
+        runs.update(
             make_record(f"fixed-{i:04d}", adapter={"target_modules": [*names, last]}, seed=i)
         )
     children = store.children(runs)
@@ -276,7 +276,7 @@ def test_abandoned_runs_are_closed_and_go_on(store: Mlflow) -> None:
     running, done = make_record("learnable-0000"), make_record("learnable-0001", "complete")
     runs = store.runs("abandoned")
     for record in (running, done):
-        runs.bring(record)
+        runs.update(record)
     experiment = store.client.get_run(runs.parent).info.experiment_id
     assert close_abandoned(store.client, experiment, "abandoned") == 2
     assert close_abandoned(store.client, experiment, "abandoned") == 0
@@ -285,7 +285,7 @@ def test_abandoned_runs_are_closed_and_go_on(store: Mlflow) -> None:
         assert (run.info.status, run.data.tags["closed_by"]) == ("KILLED", "reconcile")
     assert "closed_by" not in children["learnable-0001"].data.tags
     again = store.runs("abandoned")
-    again.bring(running)
+    again.update(running)
     for run in (store.children(again)["learnable-0000"], store.client.get_run(runs.parent)):
         assert run.info.status == "RUNNING"
         assert "closed_by" not in run.data.tags
@@ -293,8 +293,8 @@ def test_abandoned_runs_are_closed_and_go_on(store: Mlflow) -> None:
 
 def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
     one, two = store.runs("one"), store.runs("two")
-    one.bring(make_record())
-    two.bring(make_record())
+    one.update(make_record())
+    two.update(make_record())
     assert one.parent != two.parent
     assert store.children(one).keys() == store.children(two).keys() == {"learnable-0000"}
 
@@ -302,7 +302,7 @@ def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
 def test_values_that_are_not_finite_are_left_out_and_named(store: Mlflow) -> None:
     runs = store.runs("not finite")
     metrics = {"eval/nll": math.nan, "eval/ppl": math.inf, "train/nll": 2.0}
-    runs.bring(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
+    runs.update(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
     data = store.children(runs)["learnable-0000"].data
     assert {"eval/nll", "eval/ppl"}.isdisjoint(data.metrics)
     assert data.metrics["train/nll"] == 2.0
@@ -332,7 +332,7 @@ def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:
             make_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})
         ]
     )
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "boundary/1399") == [(0, 1399.0), (2, 1399.0)]
     assert sum(k.startswith("boundary/") for k in run.data.metrics) == 1399 + 3
@@ -342,7 +342,7 @@ def test_long_values_are_cut_visibly(store: Mlflow) -> None:
     runs = store.runs("long")
     names = [f"layer_{i}" for i in range(2000)]
     record = make_record(adapter={"target_modules": names}, params=dict.fromkeys(names, 1))
-    runs.bring(record)
+    runs.update(record)
     data = store.children(runs)[record.name].data
     for shown in (data.params["target_modules"], data.tags["hylorada.searched"]):
         assert len(shown) == 500
