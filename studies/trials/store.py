@@ -186,7 +186,7 @@ class Store:
             InputError: Text or base have changed; the message names what changed.
         """
         path = self.folder / "inputs.json"
-        before = {}
+        before: Mapping[str, str] = {}
         if self.records or path.exists():
             before = read_json(path, Mapping[str, str], _INPUTS)
         changed = [
