@@ -91,7 +91,7 @@ def _try_address(host: str, port: int) -> str:
             raise OSError("no address given")
         family, kind, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow's server does
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow does
             listener.bind((address[0], port, *address[2:]))
     # Some names that can't be looked up raise UnicodeError.
     except (OSError, OverflowError, UnicodeError) as error:
