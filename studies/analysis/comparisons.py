@@ -11,6 +11,7 @@ from hylorada.data.perplexity import NUM_BINS, position_bins
 from studies.analysis.confirm_losses import NO_MARGIN, ConfirmLosses, Floats
 from studies.spec.study import Study
 from studies.statistics import comparison as method
+from studies.statistics.change import Change
 from studies.statistics.decision import parameters_per_percent, within_margin
 from studies.statistics.differences import Differences, paired
 from studies.statistics.looks import level_per_look
@@ -20,25 +21,6 @@ from studies.statistics.profile import ArmProfile, OwnBest, depends_on_rate, own
 
 Outcome = Literal["", "better", "worse", "equivalent", "undecided"]
 WANTED_EFFECT = 0.1  # % PPL; results name the cheapest design that would see this difference
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change in PPL with its interval, in %; negative is better.
-
-    Attributes:
-        change: The change.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        p_holm: Two-sided p-value for no change, adjusted for its family of comparisons.
-        outcome: Decision of :func:`studies.statistics.decision.decide`; empty if none was made.
-    """
-
-    change: float
-    low: float
-    high: float
-    p_holm: float = 1.0
-    outcome: Outcome = ""
 
 
 @dataclass(frozen=True)

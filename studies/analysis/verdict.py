@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from studies.analysis.comparisons import Change, Comparison, stays_within
+from studies.analysis.comparisons import Comparison, stays_within
 from studies.spec.study import Study
+from studies.statistics.change import Change
 
 _SUBJECT = {
     "better": "{subject} helps.",

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from studies.analysis.explanation import Effect, Explanation
 from studies.reporting.drawing import INK, SOFT, make_panels, styled, svg_text
 from studies.reporting.explanation_tables import matters, outcome, step_text
+from studies.trials.explanations import Effect, Explanation
 
 _ROW = 0.27  # inches
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from studies.analysis.comparisons import stays_within
-from studies.analysis.explanation import Effect, Explanation
 from studies.analysis.verdict import listed, numbers
 from studies.reporting.plots import value_text
 from studies.reporting.tables import Sheet
+from studies.trials.explanations import Effect, Explanation
 
 _CHANGE = "change, % [95 %]"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from studies.analysis.explanation import Explanation, read_explanations
 from studies.analysis.results import Results
 from studies.files.folder_files import write_atomically
 from studies.process.terminal_text import shown
@@ -33,6 +32,7 @@ from studies.reporting.tables import (
 )
 from studies.reporting.terminal import Drawing
 from studies.spec.study import Study
+from studies.trials.explanations import Explanation, read_explanations
 from studies.trials.records import Record, records_of
 from studies.trials.winners import winners
 

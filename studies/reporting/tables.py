@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from studies.analysis.comparisons import Change, Comparison
+from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results
 from studies.reporting.plots import last, value_text
 from studies.spec.study import Study
+from studies.statistics.change import Change
 from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
 

@@ -16,7 +16,8 @@ from studies.process.provenance import code_version, command_line, package_versi
 from studies.runner.text_notes import count_tokens, text_facts, text_notes
 from studies.spec.points import target_modules
 from studies.spec.study import Study
-from studies.tracking.checks import check_server, check_tracking, unwritable
+from studies.tracking.checks import unwritable
+from studies.tracking.services import service_for
 
 # Key of the validation blocks for `explain`: those that no trial of the search has been evaluated
 # on, where there are enough of them.
@@ -111,10 +112,10 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if problem := path_problem(options.storage) or unwritable(options.storage):
         problems.append(f"storage {str(options.storage)!r} can't be written: {problem}")
     if options.tracking_uri is not None:
-        unusable = check_tracking(options.tracking_uri)
-        name = values.get("name")
-        problems += unusable or (
-            check_server(options.tracking_uri, name) if isinstance(name, str) else []
+        uri, name = options.tracking_uri, values.get("name")
+        service = service_for(uri)
+        problems += service.check_address(uri) or (
+            service.check_server(uri, name) if isinstance(name, str) else []
         )
     problems += _address_problems(options.address)
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:

@@ -23,11 +23,11 @@ from studies.search.devices import Devices
 from studies.spec.study import Study
 
 if TYPE_CHECKING:
-    from studies.analysis.explanation import Explanation
     from studies.analysis.results import Results
     from studies.runner.inputs import Material
     from studies.search.explain import Request
     from studies.search.open_study import OpenStudy
+    from studies.trials.explanations import Explanation
     from studies.trials.store import Store
 
 

@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 
 from hylorada import InputError, nearest
 from hylorada.runtime.checksums import digest
-from studies.analysis.explanation import (
-    Effect,
-    Explanation,
-    Losses,
-    measure,
-    step_between,
-    write_explanation,
-)
+from studies.analysis.explanation import Losses, measure, step_between
 from studies.reporting.terminal import say
 from studies.spec.common_values import common_values, rerun_seeds
 from studies.spec.study import Study
 from studies.trials.ablation import Move, Point, neighbours, path
+from studies.trials.explanations import Effect, Explanation, write_explanation
 from studies.trials.records import Record, planned_trials, records_of
 from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import Winner, winners

@@ -3,12 +3,22 @@
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from studies.reporting.live_panel import Panel
-from studies.tracking.tracker import Tracker
 from studies.trials.messages import Job, Report
 from studies.trials.records import Record, State
 from studies.trials.store import Store
+
+
+class TrialTracker(Protocol):
+    """The part of a tracker that a ledger calls."""
+
+    def catch_up(self, records: Iterable[Record]) -> None:
+        """Send all ended records: a crash may have come before they were sent."""
+
+    def update(self, record: Record) -> None:
+        """Send the state of a trial."""
 
 
 class Ledger:
@@ -17,19 +27,19 @@ class Ledger:
     The store comes first because a study resumes from it.
     """
 
-    def __init__(self, store: Store, tracker: Tracker, panel: Panel) -> None:
+    def __init__(self, store: Store, tracker: TrialTracker, panel: Panel) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
         tracker.catch_up(store.records.values())
 
     def open(self, record: Record) -> None:
         """Record that a trial has been handed out."""
-        self.tracker.tell(record)
+        self.tracker.update(record)
         self.panel.update()
 
     def report(self, record: Record, report: Report) -> None:
         """Record a report of a trial."""
         self.store.report(record.name, report)
-        self.tracker.tell(record)
+        self.tracker.update(record)
         self.panel.update()
 
     def fail(self, record: Record, reason: str, traceback: str) -> None:
@@ -46,7 +56,7 @@ class Ledger:
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
         """Record the end of a trial."""
         self.store.finish(record.name, state, reason)
-        self.tracker.tell(record)
+        self.tracker.update(record)
         self.panel.update()
 
 

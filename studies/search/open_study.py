@@ -18,7 +18,8 @@ from studies.process.signals import on_end, restore
 from studies.reporting.terminal import say
 from studies.search.devices import Devices
 from studies.spec.study import Study
-from studies.tracking.tracker import Tracker
+from studies.tracking.background_tracker import BackgroundTracker
+from studies.tracking.services import open_tracker
 from studies.trials.records import OPEN
 from studies.trials.store import Store
 
@@ -43,7 +44,7 @@ class OpenStudy:
     material: "Material"
     devices: Devices
     store: Store
-    tracker: Tracker
+    tracker: BackgroundTracker
     console: Console
     check: Callable[[], None]
 
@@ -66,7 +67,7 @@ def recorded(
     """
     write_atomically(store.folder / OPEN, "")
     with _one_at_a_time(options):
-        tracker = Tracker(
+        tracker = open_tracker(
             options.uri,
             store.study.name,
             storage=options.storage,
@@ -127,7 +128,7 @@ def _one_at_a_time(options: Options) -> AbstractContextManager[Any]:
     return FileLock(options.storage / "mlflow.db.lock")
 
 
-def _break_off(devices: Devices, store: Store, tracker: Tracker, status: str) -> None:
+def _break_off(devices: Devices, store: Store, tracker: BackgroundTracker, status: str) -> None:
     """Close devices and MLflow runs, the latter even if another Ctrl-C interrupts the former."""
     try:
         devices.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError
-from studies.analysis.explanation import EXPLAIN_FILE
 from studies.analysis.results import Results, gather, read_results, write_results
 from studies.files.folder_files import read_json, write_json
 from studies.process.errors import StudyStopped
@@ -14,7 +13,8 @@ from studies.reporting.html_report import write_html
 from studies.reporting.live_panel import Panel
 from studies.search.open_study import OpenStudy
 from studies.spec.study import Study
-from studies.tracking.tracker import Tracker
+from studies.tracking.background_tracker import BackgroundTracker
+from studies.trials.explanations import EXPLAIN_FILE
 from studies.trials.messages import Job
 from studies.trials.records import Record
 from studies.trials.store import Store
@@ -75,7 +75,7 @@ def report(opened: OpenStudy, base: Mapping[str, Any]) -> Results:
     return results
 
 
-def publish(results: Results, store: Store, tracker: Tracker) -> None:
+def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
     """Write results and report, and log everything about the whole study to MLflow."""
     write_results(store.folder / "results.json", results)
     write_html(results, store.records, store.study, store.folder / "report.html")

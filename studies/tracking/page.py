@@ -32,57 +32,46 @@ def serve_page(args: argparse.Namespace) -> int:
     if own:
         _prepare_database(args)
     listening = _try_address(args.host, args.port)
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "ui",
-        "--host",
-        args.host,
-        "--port",
-        str(args.port),
-        "--workers",
-        "1",
-    ]
-    if own:
-        command += [
-            "--artifacts-destination",
-            str(args.storage.resolve() / "artifacts"),
-        ]  # else the working folder
+    address = ["--host", args.host, "--port", str(args.port)]
+    command = [sys.executable, "-m", "mlflow", "ui", *address, "--workers", "1"]
+    if own:  # MLflow would otherwise look for artifacts in the working folder
+        command += ["--artifacts-destination", str(args.storage.resolve() / "artifacts")]
     if not ipaddress.ip_address(listening).is_loopback:
         print(
-            f"hylorada: warning: the page asks for no password: everybody who can reach {args.host}:{args.port} "
-            "can read, change and delete these runs; without --host, only this machine can",
+            "hylorada: warning: the page has no password: anyone who can reach "
+            f"{args.host}:{args.port} can read, change and delete these runs; without --host, only "
+            "this machine can",
             file=sys.stderr,
         )
-    # without the last part it opens on traces of agents
+    # Without the query, the page opens on traces of agents.
     page = f"http://{_bracketed(args.host)}:{args.port}/#/experiments?workflowType=machine_learning"
-    print(f"MLflow: {page} (Ctrl-C ends it)", flush=True)
+    print(f"MLflow: {page} (press Ctrl-C to stop)", flush=True)
     settings = {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_BACKEND_STORE_URI": uri,
-    }  # `ps` shows arguments
+        "MLFLOW_BACKEND_STORE_URI": uri,  # not an argument, because `ps` shows arguments
+    }
     environment = {**_names(args.host, listening, args.port), **os.environ, **settings}
     return _wait_for(subprocess.Popen(command, env=environment, start_new_session=True))
 
 
 def _wait_for(server: "subprocess.Popen[bytes]") -> int:
-    """Wait for the server's end, and end it on Ctrl-C, with the workers that it would leave behind."""
+    """Wait until the server exits; on Ctrl-C, end it and the workers that it would leave behind."""
     try:
         return server.wait()
-    except KeyboardInterrupt:  # SIGTERM and a closed terminal too
+    except KeyboardInterrupt:  # also raised for SIGTERM and a closed terminal
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
         return 0
 
 
 def _prepare_database(args: argparse.Namespace) -> None:
-    """Refuse a database that is missing or damaged, and let it find its artifacts where they are now."""
+    """Raise for a missing or damaged database, and point it to the artifacts' present location."""
     database = args.storage / "mlflow.db"
     require_readable(args.storage)
     if not database.exists():
         raise InputError(
-            f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give --storage"
+            f"storage {str(args.storage)!r} has no mlflow.db yet; run a study first, or give "
+            "--storage"
         )
     if database.stat().st_size:
         require_database(database)
@@ -90,23 +79,22 @@ def _prepare_database(args: argparse.Namespace) -> None:
 
 
 def _try_address(host: str, port: int) -> str:
-    """Return the numeric address of a host on which a port is free: MLflow would end as if all were well.
+    """Return the numeric address of a host after checking that the port is free.
+
+    On a port that is in use, MLflow would exit without an error.
 
     Raises:
-        InputError: it can't be listened on.
+        InputError: The address can't be listened on.
     """
     try:
         if not host:
             raise OSError("no address given")
         family, kind, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as taken:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow's server does
-            taken.bind((address[0], port, *address[2:]))
-    except (
-        OSError,
-        OverflowError,
-        UnicodeError,
-    ) as error:  # the last of names that can't be looked up
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow does
+            listener.bind((address[0], port, *address[2:]))
+    # Some names that can't be looked up raise UnicodeError.
+    except (OSError, OverflowError, UnicodeError) as error:
         raise InputError(
             f"can't serve on {host}:{port}: {error}; choose another --port or --host"
         ) from error
@@ -114,9 +102,10 @@ def _try_address(host: str, port: int) -> str:
 
 
 def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
-    """Return MLflow's settings that let the page answer by the names of the host, by default only those of loopback.
+    """Return MLflow's settings under which the page accepts requests to the names of its host.
 
-    A request that names another host is refused, so that a foreign web page can't reach this one through its own name.
+    By default it accepts only those of loopback. Requests to any other host are rejected, so that a
+    foreign web page can't reach this one through its own name.
     """
     if host in ("localhost", "127.0.0.1", "::1"):
         return {}
@@ -127,9 +116,7 @@ def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
         {_bracketed(name) for name in names} | {name.lower() for name in names if ":" not in name}
     )
     hosts = [f"{name}{end}" for name in (*_LOCAL, *shown_names) for end in ("", f":{port}")]
-    origins = [
-        f"http://{name}:{port}" for name in shown_names
-    ]  # browsers send it with what the page asks for
+    origins = [f"http://{name}:{port}" for name in shown_names]  # of the page's own requests
     return {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
@@ -137,19 +124,17 @@ def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
 
 
 def _own_addresses() -> set[str]:
-    """Return this machine's addresses, as far as its name and its route to elsewhere tell them."""
-    found = set()
+    """Return the addresses of this machine that its name and its default route reveal."""
+    addresses = set()
     with suppress(OSError):
-        found |= {
-            str(entry[4][0]).partition("%")[0]
-            for entry in socket.getaddrinfo(socket.gethostname(), None)
-        }
+        for entry in socket.getaddrinfo(socket.gethostname(), None):
+            addresses.add(str(entry[4][0]).partition("%")[0])
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-        route.connect(("192.0.2.1", 9))  # an address for documentation; sends nothing
-        found.add(str(route.getsockname()[0]))
-    return found
+        route.connect(("192.0.2.1", 9))  # an address reserved for documentation; sends nothing
+        addresses.add(str(route.getsockname()[0]))
+    return addresses
 
 
 def _bracketed(host: str) -> str:
-    """Return a host as it stands in a page's address."""
+    """Return a host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The MLflow run of a study, above those of its trials: found, made, brought back, or ended for a process that died."""
+"""The parent run of a study in MLflow: found, created, restored, or ended for a dead process."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ _STUDY = "hylorada.study"
 
 
 def find_parent(client: MlflowClient, experiment: str, study_id: str) -> Run | None:
-    """Return the parent run of one study folder; a deleted one only where there is no other."""
+    """Return the parent run of one study folder; a deleted one only if there is no other."""
     return min(
         search(client, experiment, f"tags.`{_STUDY}` = '{study_id}'"), key=is_deleted, default=None
     )
@@ -21,28 +21,28 @@ def find_parent(client: MlflowClient, experiment: str, study_id: str) -> Run | N
 def open_study(
     client: MlflowClient, experiment: str, name: str, study_id: str, say: Callable[[str], None]
 ) -> StudyRuns:
-    """Return the runs of one study folder, its one parent made or running again, all its children attached to it.
+    """Return the runs of one study folder, with its parent running and all children attached.
 
     Args:
-        client: of the tracking store.
-        experiment: id.
-        name: of the parent run, if it is to be made.
-        study_id: of the study folder.
-        say: is told what had been deleted in MLflow's page.
+        client: Client of the tracking store.
+        experiment: Id of the experiment.
+        name: Name of the parent run if it has to be created.
+        study_id: Id of the study folder.
+        say: Called with a line on the runs that were restored or attached.
     """
     parent = find_parent(client, experiment, study_id)
     if parent is None:
         parent = client.create_run(experiment, tags={_STUDY: study_id, MLFLOW_RUN_NAME: name})
-    lost = ["the study's run"] if restore(client, parent) else []
+    restored = ["the study's run"] if restore(client, parent) else []
     client.update_run(parent.info.run_id, status="RUNNING")
     if CLOSED_BY in parent.data.tags:
         client.delete_tag(parent.info.run_id, CLOSED_BY)
     attached = _attach(client, experiment, parent.info.run_id, study_id)
     runs = StudyRuns(client, experiment, parent.info.run_id, study_id)
     if runs.restored:
-        lost.append(_counted(runs.restored))
-    if lost:
-        say(f"MLflow: restored {' and '.join(lost)}, which had been deleted")
+        restored.append(_counted(runs.restored))
+    if restored:
+        say(f"MLflow: restored {' and '.join(restored)}, which had been deleted")
     if attached:
         say(f"MLflow: attached {_counted(attached)}, whose parent run was gone, to the study's run")
     return runs
@@ -53,7 +53,7 @@ def _counted(runs: int) -> str:
 
 
 def _attach(client: MlflowClient, experiment: str, parent: str, study_id: str) -> int:
-    """Put the runs of a study's trials below its parent run, where that is not the one they had; how many."""
+    """Move the runs of the study's trials below its parent run, and return how many moved."""
     elsewhere = f"tags.`{CHILD_OF}` = '{study_id}' and tags.`{MLFLOW_PARENT_RUN_ID}` != '{parent}'"
     runs = list(search(client, experiment, elsewhere))
     for run in runs:
@@ -63,15 +63,19 @@ def _attach(client: MlflowClient, experiment: str, parent: str, study_id: str) -
 
 
 def close_abandoned(client: MlflowClient, experiment: str, study_id: str) -> int:
-    """End as KILLED what says to be running, though its process is gone; how many runs that were."""
+    """End as KILLED all runs that are marked as running though their process is gone.
+
+    Returns:
+        The number of ended runs.
+    """
     parent = find_parent(client, experiment, study_id)
     if parent is None:
         return 0
     running = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent.info.run_id}' and status = 'RUNNING'"
-    left = list(search(client, experiment, running, ViewType.ACTIVE_ONLY))
+    abandoned = list(search(client, experiment, running, ViewType.ACTIVE_ONLY))
     if parent.info.status == "RUNNING" and not is_deleted(parent):
-        left.append(parent)
-    for run in left:
+        abandoned.append(parent)
+    for run in abandoned:
         client.set_tag(run.info.run_id, CLOSED_BY, "reconcile")
         client.set_terminated(run.info.run_id, status="KILLED")
-    return len(left)
+    return len(abandoned)

@@ -1,6 +1,8 @@
-"""The MLflow runs of one study. Every call may come again: what is there already stays, what is missing is added."""
+"""The MLflow runs of one study.
 
-import hashlib
+Each call may be repeated: data that MLflow holds already stays, and only missing data is added.
+"""
+
 import json
 import math
 import tempfile
@@ -11,42 +13,49 @@ from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import LifecycleStage, Metric, Run, ViewType
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
 
+from studies.process.mlflow_address import shown
+from studies.tracking.mlflow_errors import is_temporary, reason_of
+from studies.tracking.run_values import (
+    SECONDS,
+    hash_of,
+    limited,
+    new_and_changed,
+    report_metrics,
+    tags_of,
+)
 from studies.trials.messages import Report
 from studies.trials.records import Record
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 _STATE, _REASON = "hylorada.state", "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
-CHILD_OF = (
-    "hylorada.child_of"  # id of the study: finds the trials' runs also when the parent run is gone
-)
+CHILD_OF = "hylorada.child_of"  # the study's id: finds the trials even without a parent run
+_TRIAL = "hylorada.trial"  # the trial's name: people rename runs in MLflow's page
 _NOT_FINITE = "hylorada.not_finite"
 _HASH, CLOSED_BY = "config_hash", "closed_by"
-_SECONDS = "time/trial_seconds"
-_BATCH = 500  # metrics that MLflow takes at once, with room to spare
-_PAGE = 1000  # runs in an answer
-_VALUE_LIMIT = 500  # characters of a parameter that a page still shows
+_BATCH = 500  # metrics in a request; MLflow's limit is 1,000
+_PAGE = 1000  # runs in a response
 
 
 @dataclass
 class _Child:
-    """What is known of a trial's run.
+    """What this process knows about a trial's run.
 
     Attributes:
-        id: of the run.
-        artifacts: where its artifacts are.
-        started: epoch milliseconds.
-        status: MLflow's.
-        state: of the record it was closed with.
-        closed_by: who closed it, if not the study itself.
-        described: whether parameters and configuration are there.
-        logged: last step that is there; -1 for none, None where that is still to be read.
-        fresh: whether it has been made here, so that it holds nothing that is not known.
+        id: Id of the run.
+        artifacts: Location of its artifacts.
+        started: Start in epoch milliseconds.
+        status: MLflow's status.
+        state: State of the record that it was closed with.
+        closed_by: Who closed it, if not the study itself.
+        described: Whether it holds parameters and configuration.
+        logged: Last step that it holds; -1 for none, None before that is read.
+        fresh: Whether this process has created it, so that it holds nothing unknown.
     """
 
     id: str
@@ -60,21 +69,21 @@ class _Child:
     fresh: bool = False
 
     def has_ended_as(self, state: str) -> bool:
+        """Return whether the run was closed with a record in this state."""
         return self.state == state and self.status == _STATUS.get(state)
 
 
-_TRIAL = "hylorada.trial"  # its name: people rename runs in MLflow's page
-
-
 class StudyRuns:
-    """Parent and children of one study.
+    """A `Tracker` that keeps one study in MLflow, as a parent run with a child for each trial.
 
     Args:
-        client: of the tracking store.
-        experiment: id.
-        parent: id of the parent run.
-        study_id: of the study folder.
+        client: Client of the tracking store.
+        experiment: Id of the experiment.
+        parent: Id of the parent run.
+        study_id: Id of the study folder.
     """
+
+    service = "MLflow"
 
     def __init__(self, client: MlflowClient, experiment: str, parent: str, study_id: str) -> None:
         self.client, self.parent = client, parent
@@ -82,22 +91,25 @@ class StudyRuns:
         self._children: dict[str, _Child] = {}
         self.restored = self.read()
 
-    def read(self) -> int:
-        """See which children there are; make it one active run a name.
+    @property
+    def address(self) -> str:
+        """Address of the tracking store, without passwords."""
+        return shown(self.client.tracking_uri)
 
-        A second run of one name, from a call whose answer was lost, is deleted. A run that was deleted in MLflow's page
-        is restored: made anew, it would be there twice.
+    def read(self) -> int:
+        """Read which children exist, and leave one active run for each name.
+
+        A second run of the same name, created by a call whose answer was lost, is deleted. A run
+        that was deleted in MLflow's page is restored, because a new one would be its duplicate.
 
         Returns:
-            How many were restored.
+            The number of restored runs.
         """
         runs: dict[str, list[Run]] = {}
-        for run in search(
-            self.client, self._experiment, f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
-        ):
-            runs.setdefault(run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME], []).append(
-                run
-            )
+        children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
+        for run in search(self.client, self._experiment, children):
+            name = run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME]
+            runs.setdefault(name, []).append(run)
         restored = 0
         for same in runs.values():
             same.sort(key=lambda run: (is_deleted(run), _HASH not in run.data.tags))
@@ -108,8 +120,8 @@ class StudyRuns:
         self._children = {name: _child(same[0]) for name, same in runs.items()}
         return restored
 
-    def bring(self, record: Record) -> None:
-        """Bring the run of a record in line with it, from making the run to ending it."""
+    def update(self, record: Record) -> None:
+        """Bring the run of a record in line with it, from creating the run to ending it."""
         child = self._children.get(record.name) or self._create(record)
         if child.has_ended_as(record.state):
             return
@@ -123,12 +135,12 @@ class StudyRuns:
             self._close(child, record)
 
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """What the study ran on; a value that has changed since is kept as a tag."""
-        fresh, changed = _against(self.client.get_run(self.parent).data.params, params)
-        self.client.log_batch(self.parent, params=fresh, tags=[*_tags(tags), *changed])
+        """Store what the study runs on; a value that differs from an earlier one becomes a tag."""
+        fresh, changed = new_and_changed(self.client.get_run(self.parent).data.params, params)
+        self.client.log_batch(self.parent, params=fresh, tags=[*tags_of(tags), *changed])
 
     def end(self, status: str) -> None:
-        """End the parent and what is still running: the study was stopped, or broke, and may be resumed."""
+        """End the parent run and all running trials, which may be resumed later."""
         for child in self._children.values():
             if child.status == "RUNNING":
                 self.client.set_terminated(child.id, status=status)
@@ -136,12 +148,12 @@ class StudyRuns:
         self.client.set_terminated(self.parent, status=status)
 
     def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
-        """Files and figures of the whole study, and the parent's end.
+        """Store files and metrics of the whole study, and end the parent run.
 
         Args:
-            files: and in which folder of the parent's artifacts each is kept; those that are there.
-            metrics: of the parent.
-            time: of the metrics and of the end, epoch milliseconds; the same whenever this is told again.
+            files: The folder among the parent's artifacts for each file; missing files are skipped.
+            metrics: Metrics of the parent run.
+            time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
         """
         run = self.client.get_run(self.parent)
         for path, folder in files.items():
@@ -152,13 +164,13 @@ class StudyRuns:
             self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()]
         )
         self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
-        began = run.info.start_time  # later than `time` where the database is a new one
+        began = run.info.start_time  # later than `time` if the database is newer than the study
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
-        """Name the metrics that are left out as a tag: MLflow shows an infinite one as 1.797e308."""
-        if lost := [f"{k} = {v}" for k, v in metrics.items() if not math.isfinite(v)]:
-            self.client.set_tag(run, _NOT_FINITE, _shown(", ".join(lost)))
+        """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""
+        if omitted := [f"{k} = {v}" for k, v in metrics.items() if not math.isfinite(v)]:
+            self.client.set_tag(run, _NOT_FINITE, limited(", ".join(omitted)))
         elif flagged:
             self.client.delete_tag(run, _NOT_FINITE)
 
@@ -176,8 +188,8 @@ class StudyRuns:
             tags["hylorada.block"] = str(record.block)
         first = record.reports[0] if record.reports else None
         started = first.time - int(1000 * first.seconds) if first and first.time else None
-        made = self.client.create_run(self._experiment, start_time=started, tags=tags)
-        child = self._children[record.name] = _child(made)
+        run = self.client.create_run(self._experiment, start_time=started, tags=tags)
+        child = self._children[record.name] = _child(run)
         child.logged, child.fresh = -1, True
         return child
 
@@ -191,31 +203,31 @@ class StudyRuns:
     def _describe(self, child: _Child, record: Record) -> None:
         self._log_config(child, record)
         values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
-        fresh, changed = _against(self._params(child), values)
-        tags = {_HASH: _hash({"adapter": record.adapter, "training": record.training})}
+        fresh, changed = new_and_changed(self._params(child), values)
+        tags = {_HASH: hash_of({"adapter": record.adapter, "training": record.training})}
         if record.params:
             tags["hylorada.searched"] = ",".join(record.params)
-        self.client.log_batch(
-            child.id, params=fresh, tags=[*changed, *_tags(tags)]
-        )  # MLflow writes tags last
+        # MLflow writes tags last, so the hash marks the description as complete.
+        self.client.log_batch(child.id, params=fresh, tags=[*changed, *tags_of(tags)])
         child.described = True
 
     def _params(self, child: _Child) -> Mapping[str, str]:
         return {} if child.fresh else dict(self.client.get_run(child.id).data.params)
 
     def _log(self, child: _Child, report: Report) -> None:
-        """A report's metrics, step = optimizer step; a step that is there already is left alone."""
+        """Log a report's metrics by optimizer step, unless MLflow holds that step already."""
         if child.logged is None:
-            history = self.client.get_metric_history(child.id, _SECONDS)
+            history = self.client.get_metric_history(child.id, SECONDS)
             child.logged = max((m.step for m in history), default=-1)
         if report.step <= child.logged:
             return
         if child.logged < 0:
-            fresh, changed = _against(self._params(child), {"parameters": report.parameters})
-            applied = _tags({f"applied.{k}": v for k, v in report.applied.items()})
+            fresh, changed = new_and_changed(self._params(child), {"parameters": report.parameters})
+            applied = tags_of({f"applied.{k}": v for k, v in report.applied.items()})
             self.client.log_batch(child.id, params=fresh, tags=[*changed, *applied])
-        # never the time of sending: MLflow keeps equal (name, time, step, value) once, so a lost answer costs nothing
-        metrics = _metrics(report, report.time or child.started, first=child.logged < 0)
+        # Use the report's timestamp, not the current time: MLflow deduplicates identical
+        # (key, timestamp, step, value), so a retry is safe.
+        metrics = report_metrics(report, report.time or child.started, first=child.logged < 0)
         for start in range(0, len(metrics), _BATCH):
             self.client.log_batch(child.id, metrics=metrics[start : start + _BATCH])
         child.logged = report.step
@@ -227,14 +239,15 @@ class StudyRuns:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:
             self.client.set_tag(child.id, _RESTARTS, str(record.restarts))
-        self._flag(
-            child.id,
-            {k: v for r in record.reports for k, v in r.metrics.items() if not math.isfinite(v)},
-        )
+        omitted: dict[str, float] = {}
+        for report in record.reports:
+            omitted |= {k: v for k, v in report.metrics.items() if not math.isfinite(v)}
+        self._flag(child.id, omitted)
         status = _STATUS[record.state]
         last = record.reports[-1].time if record.reports else 0
         self.client.set_terminated(child.id, status=status, end_time=last or None)
-        self.client.set_tag(child.id, _STATE, record.state)  # last: it says that all is there
+        # The state comes last: it marks the run as complete.
+        self.client.set_tag(child.id, _STATE, record.state)
         child.status, child.state = status, record.state
 
     def _log_boundaries(self, child: _Child, reports: Sequence[Report]) -> None:
@@ -246,30 +259,38 @@ class StudyRuns:
             self._upload(child.artifacts, path)
 
     def _log_config(self, child: _Child, record: Record) -> None:
-        """All that decides what a trial is, whole: parameters are cut."""
+        """Store the whole configuration of a trial as a file: long parameters are cut."""
         fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.json"
-            path.write_text(
-                json.dumps({f: getattr(record, f) for f in fields}, indent=1), encoding="utf-8"
-            )
+            values = {f: getattr(record, f) for f in fields}
+            path.write_text(json.dumps(values, indent=1), encoding="utf-8")
             self._upload(child.artifacts, path)
 
     def _upload(self, artifacts: str, path: Path, folder: str = "") -> None:
-        """Put a file among a run's artifacts.
+        """Add a file to a run's artifacts.
 
-        MLflow's client would keep a thread pool for each of 1,024 runs, and the place of a run that was copied since.
+        `MlflowClient.log_artifact` is not used: it would cache a thread pool for each of up to
+        1,024 runs, and the former location of a run whose artifacts have moved.
         """
         uri = self.client.tracking_uri
         place = add_databricks_profile_info_to_artifact_uri(artifacts, uri)  # type: ignore[no-untyped-call]
         repository: Any = get_artifact_repository(place, tracking_uri=uri)
         repository.log_artifact(str(path), folder or None)
 
+    def is_temporary(self, error: Exception) -> bool:
+        """Return whether a failed call may succeed later."""
+        return is_temporary(error)
+
+    def reason(self, error: Exception) -> str:
+        """Return why a call failed, in few words."""
+        return reason_of(error)
+
 
 def search(
     client: MlflowClient, experiment: str, condition: str, view: int = ViewType.ALL
 ) -> Iterator[Run]:
-    """Yield all runs of an experiment that meet a condition; also deleted ones, if not told otherwise."""
+    """Yield all runs of an experiment that meet a condition, by default deleted ones too."""
     token = None
     while True:
         page = client.search_runs(
@@ -282,12 +303,12 @@ def search(
 
 
 def is_deleted(run: Run) -> bool:
-    """Return whether a run was deleted in MLflow's page, where it can be brought back."""
+    """Return whether a run was deleted in MLflow's page; it can be restored."""
     return bool(run.info.lifecycle_stage == LifecycleStage.DELETED)
 
 
 def restore(client: MlflowClient, run: Run) -> bool:
-    """Bring a deleted run back, and return whether it was deleted."""
+    """Restore a run if it was deleted, and return whether it was."""
     if is_deleted(run):
         client.restore_run(run.info.run_id)
     return is_deleted(run)
@@ -304,52 +325,3 @@ def _child(run: Run) -> _Child:
         closed_by=tags.get(CLOSED_BY),
         described=_HASH in tags,
     )
-
-
-def _against(
-    known: Mapping[str, str], params: Mapping[str, Any]
-) -> tuple[list[Param], list[RunTag]]:
-    """Parameters can't change in MLflow: those that are new, and as tags those that have changed since."""
-    shown = {k: _shown(v) for k, v in params.items()}
-    changed = [RunTag(f"resumed.{k}", v) for k, v in shown.items() if known.get(k, v) != v]
-    return [Param(k, v) for k, v in shown.items() if k not in known], changed
-
-
-def _tags(values: Mapping[str, Any]) -> list[RunTag]:
-    return [RunTag(k, _shown(v)) for k, v in values.items()]
-
-
-def _hash(values: Mapping[str, Any]) -> str:
-    """Equal for equal configurations: a confirm run has that of the trial it repeats."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"
-
-
-def _metrics(report: Report, time: int, *, first: bool) -> list[Metric]:
-    """What MLflow is told of a report; the seconds come last, so that they tell whether all is there."""
-    start = (
-        {f"boundary/{i:03d}": b for i, b in enumerate(report.start_boundaries, 1)} if first else {}
-    )
-    values = {**report.metrics, **boundary_metrics(report), _SECONDS: report.seconds}
-    return [Metric(k, v, time, 0) for k, v in start.items()] + [
-        Metric(k, v, time, report.step) for k, v in values.items() if math.isfinite(v)
-    ]
-
-
-def boundary_metrics(report: Report) -> dict[str, float]:
-    """``boundary/001``.. in token positions, their mean shift, the smallest gap, and the share outside the block."""
-    if not report.boundaries:
-        return {}
-    now, start = np.array(report.boundaries), np.array(report.start_boundaries)
-    length = float(report.applied["max_positions"])
-    gaps = np.diff(np.concatenate([[0.0], now, [length]]))
-    return {
-        **{f"boundary/{i:03d}": float(b) for i, b in enumerate(now, 1)},
-        "boundary/shift": float(np.abs(now - start).mean()),
-        "boundary/min_gap": float(gaps.min()),
-        "boundary/outside": float(((now < 0) | (now > length)).mean()),
-    }

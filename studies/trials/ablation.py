@@ -1,6 +1,6 @@
-"""Which configurations explain a winner: the path that leads to it from the defaults, and its neighbours.
+"""The configurations that explain a winner: the path from the defaults to it, and its neighbours.
 
-All of it follows from the space and two of its points, so it is fixed before anything is measured.
+They follow from the space and two of its points, so they are fixed before anything is measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 from studies.spec.space import Choice, Range, Space
 
 Point = Mapping[str, Any]
-_STEPS = 3  # that lead from one end of a range to the other
-_DIGITS = 3  # significant ones of a value that no trial has proposed
+_STEPS = 3  # from one end of a range to the other
+_DIGITS = 3  # significant digits of a value that no trial has proposed
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Move:
     """A change of one parameter.
 
     Attributes:
-        parameter: its name.
-        start: the whole point before the change.
-        end: the whole point after it.
-        also: conditional parameters that the change makes active, with their values.
+        parameter: Name of the parameter.
+        start: The whole point before the change.
+        end: The whole point after it.
+        also: Conditional parameters that the change makes active, with their values.
     """
 
     parameter: str
@@ -34,15 +34,16 @@ class Move:
 def path(space: Space, names: Sequence[str], start: Point, goal: Point) -> tuple[Move, ...]:
     """Return the moves that lead from one point to another, one parameter at a time.
 
-    The order is that of the space, which is declared before anything is measured: a path that takes the best step
-    first would have to be chosen by the same noisy losses that are then to be reported. A conditional parameter that
-    a move makes active takes the goal's value in the same move, and one that it makes inactive is dropped.
+    The order is that of the space, which is declared before anything is measured: a path that takes
+    the best step first would have to be chosen by the same noisy losses that are reported
+    afterwards. A conditional parameter that a move makes active takes the goal's value in the same
+    move, and one that it makes inactive is dropped.
 
     Args:
-        space: to which both points belong.
-        names: parameters in which the points may differ.
-        start: where the path begins.
-        goal: where it ends.
+        space: The space of both points.
+        names: Parameters in which the points may differ.
+        start: First point of the path.
+        goal: Last point of the path.
     """
     moves: list[Move] = []
     point = start
@@ -59,10 +60,10 @@ def neighbours(
     """Return the moves that lead one step away from a point, in each parameter by itself.
 
     Args:
-        space: to which the point belongs.
-        names: parameters to move.
-        point: where every move starts.
-        defaults: values for the conditional parameters that a move makes active.
+        space: The space of the point.
+        names: Parameters to move.
+        point: Start of every move.
+        defaults: Values for the conditional parameters that a move makes active.
     """
     moves = []
     for name in (n for n in space.parameters if n in names and n in point):
@@ -84,7 +85,7 @@ def _one_step(values: Range | Choice, value: Any) -> list[Any]:
 
 
 def _choice_steps(choice: Choice, value: Any) -> list[Any]:
-    """Return the next lower and the next higher number; choices that are no numbers have no order, so all others."""
+    """Return the next lower and the next higher number, or all others if not all are numbers."""
     options = list(choice.options)
     if all(isinstance(o, int | float) and not isinstance(o, bool) for o in options):
         numbers = sorted(o for o in options if isinstance(o, int | float))
@@ -94,7 +95,7 @@ def _choice_steps(choice: Choice, value: Any) -> list[Any]:
 
 
 def _range_steps(span: Range, value: float) -> list[float]:
-    """Return the values a third of the range below and above, on its own scale; both stay within the range."""
+    """Return the values a third of the range below and above, on its scale and within the range."""
     if span.log:
         factor = (span.high / span.low) ** (1 / _STEPS)
         wanted = [value / factor, value * factor]
@@ -107,7 +108,7 @@ def _range_steps(span: Range, value: float) -> list[float]:
 
 
 def _rounded(span: Range, value: float, wanted: float) -> float:
-    """Return a readable value near the wanted one; whole numbers move by at least 1."""
+    """Return the wanted value rounded to few digits; whole numbers move by at least 1."""
     if not span.whole:
         return float(f"{wanted:.{_DIGITS}g}")
     return (

@@ -1,4 +1,4 @@
-"""What must hold between the files of a study: checksums, and numbers that are stored twice."""
+"""Checks between the files of a study: checksums, and numbers that are stored twice."""
 
 import io
 import json
@@ -21,102 +21,101 @@ if TYPE_CHECKING:
     from studies.spec.study import Study
     from studies.trials.records import Record
 
-CHAIN = (
-    "reports_seal"  # in the trial.json of an ended trial: the checksum of its whole reports.jsonl
-)
+# The field in the trial.json of an ended trial that holds the checksum of its whole reports.jsonl.
+CHAIN = "reports_seal"
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
-_CLOSE = 1e-9  # of two sums over the same numbers
+_CLOSE = 1e-9  # relative tolerance between two sums over the same numbers
 _TRIAL = re.compile(
     r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?"
 )
 
 
 def seal_line(line: str, chain: str) -> tuple[str, str]:
-    """Return a JSON line with its checksum, and that checksum, which also covers all lines before.
+    """Return a JSON line with its checksum, and the checksum itself; it covers all earlier lines.
 
     Args:
         line: A report as JSON.
-        chain: The checksum of the lines before; of the first line, the trial's own name.
+        chain: The checksum of the lines before; for the first line, the owner of the trial's files.
     """
     chain = digest(line, chain)
     return f'{line[:-1]}, "{SEAL}": "{chain}"}}', chain
 
 
 def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
-    """Return the reports of a trial and the checksum of them all; lines of earlier versions have none of their own.
+    """Return the reports of a trial and the checksum over all of them.
+
+    Lines of earlier versions have no checksum of their own.
 
     Raises:
-        ValueError: A line is damaged, or is not the one that was written after the line before.
+        ValueError: A line is damaged, or was not written after the line before it.
     """
     reports: list[Report] = []
     chain, sealed = owner, False
     for number, line in enumerate(read_lines(path), 1):
-        found = _LINE.fullmatch(line)
-        text = f"{found['start']}}}" if found else line
+        match = _LINE.fullmatch(line)
+        text = f"{match['start']}}}" if match else line
         chain = digest(text, chain)
-        if found and found["seal"] != chain:
+        if match and match["seal"] != chain:
             raise ValueError(
                 f"the checksum of line {number} does not match what it and the lines before it hold"
             )
         report = Report.from_json(text)
-        if sealed and not found:
+        if sealed and not match:
             raise ValueError(f"line {number} has lost its checksum")
-        sealed = found is not None
+        sealed = match is not None
         reports.append(report.sharing(reports[-1]) if reports else report)
     return reports, chain
 
 
 def losses_of(content: bytes, record: "Record") -> Any:
-    """Return the losses in a ``.npy`` file, after comparing them with the mean that the last report holds.
+    """Return the losses in a ``.npy`` file, after checking their mean against the last report.
 
     Raises:
         ValueError: The file is damaged, or another run's.
     """
     try:
-        found = np.lib.format.read_array(io.BytesIO(content))
-    except Exception as error:  # numpy raises whatever a garbled header leads to
+        losses = np.lib.format.read_array(io.BytesIO(content))
+    except Exception as error:  # a garbled header can make numpy raise any
         raise ValueError(str(error)) from error
-    if found.shape[1:] not in ((), (NUM_BINS,)) or found.dtype.kind != "f" or not found.size:
-        raise ValueError("no list of losses")
+    if losses.shape[1:] not in ((), (NUM_BINS,)) or losses.dtype.kind != "f" or not losses.size:
+        raise ValueError("not an array of losses")
     expected = record.reports[-1].metrics.get(f"{LAST_SPLIT.get(record.stage, 'test')}/nll")
-    tokens = len(found) * (int(record.adapter["max_positions"]) - 1)
-    mean = float(found.sum()) / tokens
+    tokens = len(losses) * (int(record.adapter["max_positions"]) - 1)
+    mean = float(losses.sum()) / tokens
     if expected is None or not abs(mean - expected) <= _CLOSE * abs(expected):
         raise ValueError(f"its mean loss is {mean!r}, reports.jsonl holds {expected!r}")
-    return found
+    return losses
 
 
 def check_place(path: Path, name: object) -> None:
-    """Raise for a ``trial.json`` that lies in another trial's folder, or in a copy of its own.
+    """Raise for a ``trial.json`` in another trial's folder, or in a copy of its own.
 
     Raises:
-        InputError: naming the folder and what to do about it.
+        InputError: It names the folder and the remedy.
     """
     folder = path.parent
     if name == folder.name:
         return
     if _TRIAL.fullmatch(folder.name):
-        raise damaged(path, f"it is of trial {name!r}")
-    there = (
-        (folder.parent / str(name) / path.name).exists()
-        if isinstance(name, str) and "\0" not in name
-        else False
-    )
-    remedy = (
-        f"a copy of {name!r}: move it out of {folder.parent}" if there else f"rename it to {name!r}"
-    )
+        raise damaged(path, f"it belongs to trial {name!r}")
+    is_name = isinstance(name, str) and "\0" not in name
+    if is_name and (folder.parent / str(name) / path.name).exists():
+        remedy = f"it is a copy of {name!r}: move it out of {folder.parent}"
+    else:
+        remedy = f"rename it to {name!r}"
     raise InputError(
-        f"{folder} is no trial's folder; its trial.json is of trial {name!r}; {remedy}"
+        f"{folder} is not a trial's folder; its trial.json belongs to trial {name!r}; {remedy}"
     )
 
 
 def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
     """Raise for a run on fresh seeds whose winner is lost, or has other settings than the run.
 
-    The settings of a matched run follow from the study too: :func:`check_seeds` looks at them.
+    The settings of matched runs and explain runs depend on more than the winner, so only arm and
+    search are compared.
 
     Raises:
-        InputError: naming the file.
+        InputError: It names the file.
     """
     for record in records.values():
         if record.stage == "search":
@@ -125,7 +124,8 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         if winner is None:
             lost = folder / "trials" / record.winner / "trial.json"
             raise InputError(
-                f"{lost} is missing, though {record.name} repeats that trial; restore it from a backup"
+                f"{lost} is missing, though {record.name} repeats that trial; restore it from a "
+                "backup"
             )
         repeats = record.block is None and record.stage != "explain"
         same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
@@ -135,10 +135,10 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
 
 
 def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> None:
-    """Raise for a trial whose seeds are not those that the study's seed gives it.
+    """Raise for a trial whose seeds are not those derived from the study's seed.
 
     Raises:
-        InputError: naming the file.
+        InputError: It names the file.
     """
     for record in records.values():
         if record.stage == "search":
@@ -153,10 +153,11 @@ def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -
 def incomplete_runs(
     folder: Path, study: "Study", records: Mapping[str, "Record"]
 ) -> Iterator[tuple[str, str]]:
-    """Find the runs that have lost a file without which they are trained again; the result is the same.
+    """Find the runs that must be retrained because a file is lost; the result will be the same.
 
-    A crash may come between a checkpoint and its report, so a checkpoint that is one report ahead is as it should be.
-    Where the checkpoint is lost as well, nothing tells the run from one that has just begun: both start at step 0.
+    A crash may come between a checkpoint and its report, so a checkpoint may be one report ahead.
+    If the checkpoint is lost as well, the run can't be distinguished from one that has just begun:
+    both start at step 0.
 
     Yields:
         The run's name, and what is wrong with which file.
@@ -164,22 +165,19 @@ def incomplete_runs(
     steps = study.report_steps()
     for trial in sorted((folder / "trials").glob("*")):
         record = records.get(trial.name)
-        if record is None and any(
-            (trial / left).is_file() for left in ("reports.jsonl", CHECKPOINT)
-        ):
+        leftovers = (trial / "reports.jsonl", trial / CHECKPOINT)
+        if record is None and any(path.is_file() for path in leftovers):
             yield trial.name, f"{trial / 'trial.json'} is missing"
         if record is not None and record.state == "running":
             saved = _saved_step(trial / CHECKPOINT, record)
             if sum(record.step < step <= saved for step in steps) > 1:
-                reports = trial / "reports.jsonl"
-                yield (
-                    trial.name,
-                    f"{reports} has lost reports: it ends at step {record.step}, the checkpoint at {saved}",
-                )
+                reports, last = trial / "reports.jsonl", record.step
+                fault = f"has lost reports: it ends at step {last}, the checkpoint at {saved}"
+                yield trial.name, f"{reports} {fault}"
 
 
 def _saved_step(path: Path, record: "Record") -> int:
-    """Return the step of a run's checkpoint; 0 where there is none that belongs to the run."""
+    """Return the step of a run's checkpoint; 0 if it has none of its own."""
     from safetensors import SafetensorError, safe_open
 
     with suppress(OSError, SafetensorError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What passes between the driver, a trial and the host: plain values only, so that a trial process needs no torch."""
+"""The messages between driver, trial and host: plain values, so that no trial needs torch."""
 
 import json
 import sys
@@ -9,18 +9,15 @@ from typing import Any
 from hylorada.runtime.checksums import digest
 from studies.files.typed_json import typed
 
-# in a trial's folder
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT = "checkpoint.safetensors"  # in a trial's folder
 OWNER = "job"  # a checkpoint's field for the digest of the job that wrote it
-ERROR_LOG = "error.txt"  # what it raised
-LAST_SPLIT = {
-    "confirm": "test",
-    "explain": "explain",
-}  # what the runs of a stage read at their end, by block
+ERROR_LOG = "error.txt"  # in a trial's folder: the traceback of its exception
+# The split on which the runs of a stage are evaluated block by block at their end.
+LAST_SPLIT = {"confirm": "test", "explain": "explain"}
 
 
 def block_file(split: str) -> str:
-    """Return the name of the file in a trial's folder that holds its losses on each block of a split."""
+    """Return the name of the file, in a trial's folder, of its losses on each block of a split."""
     return f"{split}_block_nll.npy"
 
 
@@ -29,14 +26,15 @@ class Job:
     """One adapter to train.
 
     Attributes:
-        name: of the trial, e.g. ``learnable-0042``; unique in the study.
-        adapter: fields of :class:`hylorada.HyLoRADAConfig`.
-        training: fields of :class:`hylorada.TrainingConfig`.
-        seed: of the adapter's initial values and dropout.
-        data_seed: of the order of blocks.
-        report_steps: optimizer steps after which it is evaluated on validation; the last ends it.
-        folder: for its checkpoint, seen by host and driver.
-        last_split: the split to read at the end, with a loss for each block; empty for none.
+        name: Name of the trial, e.g. ``learnable-0042``; unique in the study.
+        adapter: Fields of :class:`hylorada.HyLoRADAConfig`.
+        training: Fields of :class:`hylorada.TrainingConfig`.
+        seed: Seed of the adapter's initial values and dropout.
+        data_seed: Seed of the order of blocks.
+        report_steps: Optimizer steps after which it is evaluated on the validation split; training
+            ends after the last one.
+        folder: Folder for its checkpoint, visible to host and driver.
+        last_split: Split on which a loss for each block is computed at the end; empty for none.
     """
 
     name: str
@@ -49,42 +47,45 @@ class Job:
     last_split: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the job as plain values."""
         return asdict(self)
 
     def digest(self) -> str:
-        """Identify what is trained: a checkpoint of any other job must not be continued."""
+        """Return a digest of the training: a job must not resume from another job's checkpoint."""
         return job_digest(self.name, self.adapter, self.training, (self.seed, self.data_seed))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Job":
+        """Return the job that `to_dict` has made plain."""
         return cls(**{**values, "report_steps": tuple(values["report_steps"])})
 
 
 def job_digest(
     name: str, adapter: Mapping[str, Any], training: Mapping[str, Any], seeds: tuple[int, int]
 ) -> str:
-    """Identify what is trained."""
+    """Return a digest of a training: its name, configurations, and seeds of adapter and data."""
     return digest(json.dumps([adapter, training, seeds], sort_keys=True), name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a trial tells at a report.
+    """A trial's state at one of its report steps.
 
     Attributes:
-        step: optimizer steps done.
-        metrics: ``train/nll`` (mean since the last report) and the ``eval/...`` figures.
-        boundaries: sorted, in token positions; empty where none are learned.
-        start_boundaries: where they started.
-        seconds: of training and evaluation so far: this seat's share of its pack's time.
-        parameters: trainable numbers of the adapter.
-        applied: the configuration in force, read back from adapter and optimizer.
-        done: whether this was the last report.
-        time: epoch milliseconds at which the driver kept it; 0 in folders of earlier versions.
-        pruned: whether ASHA ended the trial here; set by the driver before the report is kept.
-        diverged: why the trial can't go on, e.g. ``non-finite training loss at step 2``.
-        block_nll: file with the losses on each block of ``last_split``, if the job names one.
-        digests: checksum of every file that belongs to the report, by file name.
+        step: Number of optimizer steps done.
+        metrics: ``train/nll`` (mean since the last report) and the ``eval/...`` metrics.
+        boundaries: Sorted boundaries in token positions; empty if none are learned.
+        start_boundaries: The same before training.
+        seconds: Seconds of training and evaluation so far: this seat's share of its pack's time.
+        parameters: Number of trainable parameters of the adapter.
+        applied: The configuration in force, read back from adapter and optimizer.
+        done: Whether this is the last report.
+        time: Time at which the driver stored it, in epoch milliseconds; 0 in folders of earlier
+            versions.
+        pruned: Whether ASHA ended the trial here; set by the driver before the report is stored.
+        diverged: Why the trial can't continue, e.g. ``non-finite training loss at step 2``.
+        block_nll: File with the loss on each block of ``last_split``, if the job names one.
+        digests: Checksum of every file that belongs to the report, by file name.
     """
 
     step: int
@@ -102,28 +103,31 @@ class Report:
     digests: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Report":
+        """Return the report that `to_dict` has made plain."""
         tuples = {k: tuple(values[k]) for k in ("boundaries", "start_boundaries")}
         return cls(**{**values, **tuples})
 
     def to_json(self) -> str:
+        """Return the report as a line of JSON."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """Back from :meth:`to_json`.
+        """Return the report of a line of JSON.
 
         Raises:
-            ValueError: the text is no report's.
+            ValueError: The text is not a report.
         """
-        found: Report = typed(cls, json.loads(text, object_pairs_hook=_with_shared_keys))
-        return found
+        report: Report = typed(cls, json.loads(text, object_pairs_hook=_with_shared_keys))
+        return report
 
     def sharing(self, before: "Report") -> "Report":
-        """The same, with what is as in an earlier report held once: the driver keeps thousands."""
+        """Return an equal report that shares equal fields with an earlier one, to save memory."""
         same = {
             f: getattr(before, f)
             for f in ("applied", "start_boundaries")

@@ -1,4 +1,4 @@
-"""``optuna.db``: what the trial files hold, as Optuna's samplers read it; it can always be made again from them."""
+"""``optuna.db``, the trial files' data for Optuna's samplers; it can be rebuilt from the files."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ OPTUNA_STATES = {
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
-_PASSING = {  # SQLite's codes for what is wrong around a database, not in it
+_OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
@@ -38,22 +38,22 @@ _PASSING = {  # SQLite's codes for what is wrong around a database, not in it
 
 
 def address(path: Path) -> str:
-    """Return a database's address, in which signs such as ``%`` and ``?`` of its path are escaped."""
+    """Return a database's address, with characters such as ``%`` and ``?`` of its path escaped."""
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 def connect(path: Path) -> optuna.storages.RDBStorage:
-    """Open a database that another connection may hold for a moment, or make one.
+    """Open a database, which another connection may lock for a moment, or create one.
 
     Raises:
-        InputError: Another version of Optuna made it.
+        InputError: It was made by another version of Optuna.
     """
     storage = optuna.storages.RDBStorage(
         address(path),
         engine_kwargs={"connect_args": {"timeout": 60}},
         skip_compatibility_check=True,
-        skip_table_creation=path.exists()
-        and path.stat().st_size > 0,  # nothing is added to an older schema
+        # Nothing is added to an older schema.
+        skip_table_creation=path.exists() and path.stat().st_size > 0,
     )
     try:
         _check_version(path, storage)
@@ -70,40 +70,40 @@ def disconnect(storage: optuna.storages.RDBStorage) -> None:
 
 
 def _check_version(path: Path, storage: optuna.storages.RDBStorage) -> None:
-    found, needed = storage.get_current_version(), storage.get_head_version()
-    if found == needed:
+    current, needed = storage.get_current_version(), storage.get_head_version()
+    if current == needed:
         return
-    known = found in storage.get_all_versions()
+    known = current in storage.get_all_versions()
     upgrade = shlex.join(["optuna", "storage", "upgrade", "--storage", address(path)])
     remedy = f"upgrade it: {upgrade}" if known else "upgrade Optuna: pip install -U optuna"
     raise InputError(
-        f"{path} has schema {found!r}, Optuna {optuna.__version__} needs {needed!r}; {remedy}; or delete it: it is "
-        "rebuilt from the trial files"
+        f"{path} has schema {current!r}, Optuna {optuna.__version__} needs {needed!r}; {remedy}; "
+        "or delete it: it is rebuilt from the trial files"
     )
 
 
 def fault(path: Path, *, expected: bool) -> str | None:
-    """Return what makes a database unusable before it is even opened; None for one that may be sound.
+    """Return what makes a database unusable before it is opened; None if it may be sound.
 
     Args:
-        path: The database.
-        expected: Whether there are trials, so that it must be there.
+        path: Path of the database.
+        expected: Whether there are trials, so that the database must exist.
     """
     if not path.exists():
         return "is missing" if expected else None
     if path.stat().st_size == 0 and not expected:
         return None
-    return None if is_sqlite(path) else "is damaged (no SQLite database)"
+    return None if is_sqlite(path) else "is damaged (not a SQLite database)"
 
 
 def fault_of(error: BaseException) -> str | None:
-    """Return what an error says about a database's content; None if its surroundings are at fault."""
+    """Return what an error says about a database's content; None if the fault lies outside it."""
     for cause in _causes(error):
         if isinstance(cause, OSError):
             return None
         if (
             isinstance(cause, sqlite3.Error)
-            and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING
+            and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _OUTSIDE
         ):
             return None
     last = list(_causes(error))[-1]
@@ -117,38 +117,37 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def check_pages(storage: optuna.storages.RDBStorage) -> None:
-    """Let SQLite look for damage in its own structures.
+    """Let SQLite check its own structures for damage.
 
     Raises:
-        ValueError: It has found some.
+        ValueError: They are damaged.
     """
     with storage.engine.connect() as connection:
-        said = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
-    if said != "ok":
-        raise ValueError(said)
+        result = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+    if result != "ok":
+        raise ValueError(result)
 
 
 def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
-    """Make the database from the records; a former one is kept beside it as ``optuna.db.damaged``.
+    """Make the database from the records; an old one is kept beside it as ``optuna.db.damaged``.
 
     Raises:
         InputError: A record does not fit the study.
     """
-    places = [(arm, search) for search in range(study.searches) for arm in study.arms]
-    frozen = {
-        optuna_name(*place): [
-            expected(path.parent, study, r) for r in records_of(records, "search", *place)
-        ]
-        for place in places
-    }
+    frozen = {}
+    for search in range(study.searches):
+        for arm in study.arms:
+            searched = records_of(records, "search", arm, search)
+            trials = [expected(path.parent, study, record) for record in searched]
+            frozen[optuna_name(arm, search)] = trials
     for suffix in ("", "-journal", "-wal", "-shm"):
         if (part := path.with_name(path.name + suffix)).exists():
             part.replace(path.with_name(f"{path.name}.damaged{suffix}"))
     storage = connect(path)
     try:
         for name, trials in frozen.items():
-            made = optuna.create_study(storage=storage, study_name=name, direction="minimize")
-            made.add_trials(trials)
+            created = optuna.create_study(storage=storage, study_name=name, direction="minimize")
+            created.add_trials(trials)
     finally:
         disconnect(storage)
 
@@ -157,7 +156,7 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     """Return the trial that Optuna must hold for a record.
 
     Raises:
-        InputError: The record's parameters are not of its arm's space.
+        InputError: The record's parameters are not a point of its arm's space.
     """
     state = OPTUNA_STATES[record.state]
     values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
@@ -168,7 +167,7 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     params, distributions = _drawn(folder, study.space(record.arm), record)
     return create_trial(
         state=state,
-        value=value if value == value else None,  # Optuna takes no NaN for a trial's value
+        value=value if value == value else None,  # Optuna rejects NaN as a trial's value
         params=params,
         distributions=distributions,
         intermediate_values=values,
@@ -178,24 +177,22 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
 def _drawn(folder: Path, space: Space, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a record's parameters and their distributions as Optuna stores them."""
     try:
-        asked = FixedTrial(
-            {n: space.parameters[n].values.label(v) for n, v in record.params.items()}
-        )
-        with warnings.catch_warnings(
-            action="error"
-        ):  # Optuna only warns of a value outside the space
-            if space.sample(asked) != record.params:
-                raise ValueError(f"{dict(record.params)} is no point of it")
+        labels = {n: space.parameters[n].values.label(v) for n, v in record.params.items()}
+        trial = FixedTrial(labels)
+        # Optuna only warns about a value outside the space.
+        with warnings.catch_warnings(action="error"):
+            if space.sample(trial) != record.params:
+                raise ValueError(f"{dict(record.params)} is not a point of it")
     except (KeyError, TypeError, ValueError, UserWarning) as error:
         path = folder / "trials" / record.name / "trial.json"
         raise damaged(path, f"its params don't fit the arm's search space: {error}") from error
-    return dict(asked.params), dict(asked.distributions)
+    return dict(trial.params), dict(trial.distributions)
 
 
 def differing(stored: FrozenTrial, wanted: FrozenTrial) -> str | None:
-    """Return what of Optuna's trial differs from what the trial files hold."""
+    """Return the first field in which two trials differ, of Optuna and the trial files, or None."""
     for name in ("state", "params", "distributions", "intermediate_values", "value"):
-        # as text: NaN is equal to NaN
+        # Compared as text, in which NaN equals NaN.
         if _text(getattr(stored, name)) != _text(getattr(wanted, name)):
             return name
     return None

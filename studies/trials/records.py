@@ -1,4 +1,7 @@
-"""What a study folder holds of its trials, read whole and sound or refused in a line naming the file."""
+"""The records of a study folder's trials.
+
+Reading one returns it whole, or raises an error that names the lost or damaged file.
+"""
 
 import json
 import math
@@ -26,37 +29,40 @@ from studies.spec.study import Study
 from studies.trials.integrity import CHAIN, check_confirms, check_place, losses_of, read_reports
 from studies.trials.messages import Report, job_digest
 
-OPEN = "open"  # a file that is there from a run's start to its end, whatever becomes of its process
+OPEN = "open"  # a file that exists until a run has ended, even if its process dies
 Stage = Literal["search", "select", "confirm", "explain"]
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
-_ENDED = "SELECT study_name, number FROM trials JOIN studies USING (study_id) WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
+_ENDED = (
+    "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
+    "WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
+)
 
 
 @dataclass
 class Record:
-    """One trial of the search or one run of the confirm stage.
+    """A trial of the search, or a run of another stage.
 
     Attributes:
-        name: unique in the study.
-        arm: its arm.
+        name: Name, unique in the study.
+        arm: Its arm.
         stage: ``search``, ``select``, ``confirm`` or ``explain``.
-        number: of the trial within its arm and search, or of the seed (all other stages).
-        params: what Optuna proposed.
-        adapter: the full adapter configuration.
-        training: the full training configuration.
-        seed: of the adapter.
-        data_seed: of the order of blocks.
-        state: how it stands; only ``complete`` can be best.
-        reason: why it is diverged or failed.
-        winner: of a select or confirm run, the search trial whose configuration it repeats; of an explain run, the
-            one that it is compared with.
-        search: which of the study's independent searches it belongs to.
-        block: the matched block whose common values it has; None in a study that is not matched.
-        factor: of a confirm run, what its block's learning rate is multiplied by.
-        restarts: how often its process or machine was lost.
-        reports: all so far, in order of steps.
-        chain: checksum over all lines of ``reports.jsonl``.
-        sealed: whether ``trial.json`` holds a checksum; those of earlier versions don't.
+        number: Number of the trial within its arm and search, or of the seed (all other stages).
+        params: Parameters that Optuna proposed.
+        adapter: The full adapter configuration.
+        training: The full training configuration.
+        seed: Seed of the adapter.
+        data_seed: Seed of the order of blocks.
+        state: Its state; only a ``complete`` trial can be best.
+        reason: Why it has diverged or failed.
+        winner: For a select or confirm run, the search trial whose configuration it repeats; for an
+            explain run, the search trial that it is compared with.
+        search: The one of the study's independent searches that it belongs to.
+        block: The matched block whose common values it has; None in a study that is not matched.
+        factor: For a confirm run, the factor on its block's learning rate.
+        restarts: How often its process or machine was lost.
+        reports: All reports so far, in order of steps.
+        chain: Checksum over all lines of ``reports.jsonl``.
+        sealed: Whether ``trial.json`` holds a checksum; earlier versions wrote none.
     """
 
     name: str
@@ -80,59 +86,57 @@ class Record:
     sealed: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``trial.json`` holds."""
+        """Return the content of ``trial.json``."""
         apart = ("reports", "chain", "sealed")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
         return values if self.state == "running" else {**values, CHAIN: self.chain}
 
     def digest(self) -> str:
-        """Identify what is trained, as :meth:`Job.digest` does."""
+        """Return a digest of the training, as :meth:`Job.digest` does."""
         return job_digest(self.name, self.adapter, self.training, (self.seed, self.data_seed))
 
     @property
     def step(self) -> int:
-        """Last step reported."""
+        """Step of the last report; 0 before the first."""
         return self.reports[-1].step if self.reports else 0
 
     @property
     def nll(self) -> float | None:
-        """Validation NLL at the last report."""
+        """Validation NLL of the last report; None before the first."""
         return self.reports[-1].metrics.get("eval/nll") if self.reports else None
 
 
 def optuna_name(arm: str, search: int) -> str:
-    """Return the name of the Optuna study of one arm in one search; the first search's is the arm's own."""
+    """Return the name of an arm's Optuna study in one search: the arm's own in the first search."""
     return f"{arm}#{search}" if search else arm  # no arm's name holds a '#'
 
 
 def trial_name(arm: str, search: int, number: int) -> str:
-    """Return the name of a search trial; those of the first search don't name it."""
+    """Return the name of a search trial; it has no search number in the first search."""
     return f"{arm}-s{search}-{number:04d}" if search else f"{arm}-{number:04d}"
 
 
 def records_of(
     records: Mapping[str, Record], stage: str, arm: str, search: int | None = None
 ) -> list[Record]:
-    """Return those of one stage and arm, by search and number; of one search alone where it is given."""
-    found = [
+    """Return the records of a stage and arm, in all searches or one, by search and number."""
+    selected = [
         r
         for r in records.values()
         if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
     ]
-    return sorted(found, key=lambda r: (r.search, r.number))
+    return sorted(selected, key=lambda r: (r.search, r.number))
 
 
 def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search: int = 0) -> int:
-    """Return how many trials one search of an arm has in the end: as asked, or fewer where there are fewer points."""
+    """Return the final number of an arm's trials in a search: fewer than set if points run out."""
     searched = records_of(records, "search", arm, search)
     planned = max(study.trials, len(searched))
     if study.blocks:  # every arm has one trial in each block, the last ones too
         points = [study.space(name).size() for name in study.arms]
-        return (
-            planned
-            if None in points
-            else max(len(searched), min(planned, max(p or 0 for p in points)))
-        )
+        if None in points:
+            return planned
+        return max(len(searched), min(planned, max(p or 0 for p in points)))
     if (size := study.space(arm).size()) is None:
         return planned
     tried = {json.dumps(r.params, sort_keys=True) for r in searched}
@@ -142,7 +146,7 @@ def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search
 def best_record(
     records: Mapping[str, Record], arm: str, search: int | None = None
 ) -> Record | None:
-    """Return the arm's complete trial of lowest finite validation NLL, of one search or of all."""
+    """Return the arm's complete trial of lowest finite validation NLL, in one search or in all."""
     done = ranked(records, arm, search)
     return done[0] if done else None
 
@@ -158,6 +162,7 @@ def ranked(records: Mapping[str, Record], arm: str, search: int | None = None) -
 
 
 def is_finite(nll: float | None) -> bool:
+    """Return whether there is a finite loss."""
     return nll is not None and math.isfinite(nll)
 
 
@@ -165,7 +170,7 @@ def read_records(folder: Path) -> dict[str, Record]:
     """Return all records of a study folder by name.
 
     Raises:
-        InputError: A file is lost, damaged, or does not belong where it lies.
+        InputError: A file is lost, damaged, or in the wrong place.
     """
     study_id = read_id(folder)
     records = {
@@ -177,7 +182,7 @@ def read_records(folder: Path) -> dict[str, Record]:
 
 
 def owner_of(study_id: str | None, trial: str) -> str:
-    """Return what the checksums of a trial's files are bound to."""
+    """Return the name that the checksums of a trial's files are bound to."""
     return f"{study_id or ''}/{trial}"
 
 
@@ -189,7 +194,7 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
         study_id: The study folder's id; None reads it.
 
     Raises:
-        InputError: A file is damaged, or lacks what a record in this state has.
+        InputError: A file is damaged, or lacks data that a record in this state must have.
     """
     owner = owner_of(study_id or read_id(path.parents[2]), path.parent.name)
     with reading(path):
@@ -210,14 +215,14 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
         if record.state == "complete" and not (record.reports[-1].done and is_finite(record.nll)):
             raise ValueError("its last report is lost, though the trial is complete")
         if chain not in (None, record.chain):
-            raise ValueError("its reports are not those that the trial ended with")
+            raise ValueError("its reports differ from those at the end of the trial")
     return record
 
 
 def read_block_bins(folder: Path, record: Record) -> Any:
-    """Return a complete run's NLL sums on the split that its stage reads last: [N, 10] by block and tenth of a block.
+    """Return a complete run's NLL sums on the last split of its stage, by block and tenth of it.
 
-    Folders of earlier versions hold [N], without tenths.
+    Their shape is [N, 10]; folders of earlier versions hold [N], without tenths.
 
     Raises:
         InputError: The file is lost, damaged, or another run's.
@@ -227,55 +232,45 @@ def read_block_bins(folder: Path, record: Record) -> Any:
     with reading(path):
         content = path.read_bytes()
         if report.digests.get(path.name, digest(content)) != digest(content):
-            raise ValueError("its checksum is not the one that reports.jsonl holds")
+            raise ValueError("its checksum differs from the one in reports.jsonl")
         return losses_of(content, record)
 
 
 def read_block_nll(folder: Path, record: Record) -> Any:
-    """Return a complete run's NLL sum on each block of the split that its stage reads last."""
-    found = read_block_bins(folder, record)
-    return found if found.ndim == 1 else found.sum(axis=1)
+    """Return a complete run's NLL sum on each block of the last split of its stage, [N]."""
+    losses = read_block_bins(folder, record)
+    return losses if losses.ndim == 1 else losses.sum(axis=1)
 
 
 def read_id(folder: Path) -> str | None:
-    """Return what ties the folder to its MLflow run; None before its first run.
+    """Return the id that ties the folder to its MLflow run; None before its first run.
 
-    ``study.json`` keeps a copy, so a lost or unreadable ``id`` costs nothing.
+    ``study.json`` holds a copy, which replaces a lost or unreadable ``id``.
 
     Raises:
-        InputError: The id can't be read, or the copy is another one.
+        InputError: The id can't be read, or the copy differs.
     """
     path, study = folder / "id", folder / "study.json"
-    kept = stored_id(study) if study.exists() else None
+    copy = stored_id(study) if study.exists() else None
     if not path.exists():
-        return kept
+        return copy
     with reading(path):
-        found = path.read_bytes().decode(errors="replace").strip()
-        if not re.fullmatch("[0-9a-f]{16}", found):
-            if kept is None:
+        study_id = path.read_bytes().decode(errors="replace").strip()
+        if not re.fullmatch("[0-9a-f]{16}", study_id):
+            if copy is None:
                 raise ValueError("no id")
-            return kept
-    if kept not in (None, found):
-        reason = f"it holds {found}, but study.json holds {kept}"
-        raise damaged(
-            path,
-            reason,
-            "if study.json belongs here, delete id: it is written again; else restore both",
-        )
-    return found
+            return copy
+    if copy not in (None, study_id):
+        reason = f"it holds {study_id}, but study.json holds {copy}"
+        remedy = "if study.json belongs here, delete id: it is written again; else restore both"
+        raise damaged(path, reason, remedy)
+    return study_id
 
 
 def check_kinds(folder: Path) -> None:
     """Raise for a folder in the place of one of the study's files, or the other way round."""
-    written = (
-        "study.json",
-        "results.json",
-        "report.html",
-        "inputs.json",
-        "base.json",
-        "explain.json",
-    )
-    names = (*written, "optuna.db", "id", "lock", OPEN)
+    results = ("study.json", "results.json", "report.html", "explain.json")
+    names = (*results, "inputs.json", "base.json", "optuna.db", "id", "lock", OPEN)
     require_readable(folder, folder / "trials")
     require_kinds(
         files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"]
@@ -283,26 +278,28 @@ def check_kinds(folder: Path) -> None:
 
 
 def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Return the numbers of the ended trials by Optuna study; empty while the database can't be read."""
-    found: dict[str, set[int]] = {}
+    """Return the numbers of the ended trials by Optuna study.
+
+    The result is empty while the database is lost, locked or damaged, which `run` handles.
+    """
+    ended: dict[str, set[int]] = {}
     uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
     with (
-        suppress(
-            sqlite3.DatabaseError, UnicodeDecodeError
-        ),  # lost, locked, damaged: `run` sees to it
+        suppress(sqlite3.DatabaseError, UnicodeDecodeError),
         closing(sqlite3.connect(uri, uri=True)) as database,
     ):
-        for arm, number in database.execute(_ENDED):
-            found.setdefault(arm, set()).add(number)
-    return found
+        for name, number in database.execute(_ENDED):
+            ended.setdefault(name, set()).add(number)
+    return ended
 
 
 def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
-    """Return a line about a database that is lost or damaged, for commands that only read."""
+    """Return a line about a lost or damaged database, for commands that only read."""
     path = folder / "optuna.db"
     if not records or (is_sqlite(path) and not _unreadable(path)):
         return None
-    return f"{path} is missing or damaged; `hylorada run {shlex.quote(folder.name)}` rebuilds it from the trial files"
+    command = f"hylorada run {shlex.quote(folder.name)}"
+    return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
 
 
 def _unreadable(path: Path) -> bool:
@@ -311,7 +308,7 @@ def _unreadable(path: Path) -> bool:
         with closing(sqlite3.connect(uri, uri=True)) as database:
             database.execute(_ENDED).fetchall()
     except sqlite3.OperationalError:
-        return False  # it is locked
+        return False  # the database is locked
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return True
     return False
@@ -320,15 +317,18 @@ def _unreadable(path: Path) -> bool:
 def lost_trials(
     folder: Path, ended: Mapping[str, Set[int]], records: Mapping[str, Record]
 ) -> list[str]:
-    """Return a line for each arm that has lost trials: Optuna knows of them, or of later ones there are files."""
+    """Return a line for each arm and search that has lost trials.
+
+    A trial is lost if it has no files though Optuna holds it, or though a later trial has files.
+    """
     problems = []
     places = dict.fromkeys([*ended, *(optuna_name(r.arm, r.search) for r in records.values())])
     for name in places:
         arm, _, search = name.partition("#")
         index = int(search or 0)
         known = {r.number for r in records_of(records, "search", arm, index)}
-        if gone := sorted((ended.get(name, set()) | set(range(max(known, default=0)))) - known):
-            path = folder / "trials" / trial_name(arm, index, gone[0]) / "trial.json"
-            others = f", and those of {len(gone) - 1} other trials" if len(gone) > 1 else ""
+        if lost := sorted((ended.get(name, set()) | set(range(max(known, default=0)))) - known):
+            path = folder / "trials" / trial_name(arm, index, lost[0]) / "trial.json"
+            others = f", and those of {len(lost) - 1} other trials" if len(lost) > 1 else ""
             problems.append(f"{path} is missing{others}; restore it from a backup")
     return problems

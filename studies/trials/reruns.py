@@ -1,4 +1,4 @@
-"""The records of runs on fresh seeds, before they begin: functions of a study and of what its search has found."""
+"""The records of runs on fresh seeds before they begin; they follow from the search trials."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -8,7 +8,9 @@ from studies.spec.study import Study
 from studies.trials.records import Record
 from studies.trials.winners import Winner, finalists, winners
 
-FEWEST_SEEDS = 3  # of an explanation, by default: with two, Student's t makes every interval 13 standard errors wide
+# The default number of seeds of an explanation: with two, Student's t makes every interval 13
+# standard errors wide.
+FEWEST_SEEDS = 3
 
 
 def rerun_record(
@@ -18,14 +20,16 @@ def rerun_record(
     number: int,
     factor: float = 1.0,
 ) -> Record:
-    """Return the record of a new run; a seed is the same for all arms, finalists and factors of a search.
+    """Return the record of a new run.
+
+    The seed of a number is the same for all arms, finalists and factors of a search.
 
     Args:
-        study: the study.
-        winner: the configuration to train.
-        stage: which stage it is of.
-        number: of the seed.
-        factor: what the learning rate is multiplied by.
+        study: The study.
+        winner: The configuration to train.
+        stage: Stage of the run.
+        number: Number of the seed.
+        factor: Factor on the learning rate.
     """
     source, params = winner.record, winner.params(study)
     adapter, training = study.configs(source.arm, params)
@@ -51,7 +55,7 @@ def rerun_record(
 
 
 def select_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
-    """Return the records of all runs of the select stage, as they are when they begin."""
+    """Return the records of all runs of the select stage before they begin."""
     places = [(search, arm) for search in range(study.searches) for arm in study.arms]
     contested = [w for place in places if len(w := finalists(study, records, *place)) > 1]
     return [
@@ -63,9 +67,9 @@ def select_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
 
 
 def confirm_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
-    """Return the records of all runs of the confirm stage, as they are when they begin."""
+    """Return the records of all runs of the confirm stage before they begin."""
     best = winners(study, records).values()
-    # seed by seed, the matched rate first, so that a broken-off stage has whole pairs
+    # Seed by seed, the matched rate first, so that an interrupted stage has whole pairs.
     return [
         rerun_record(study, w, "confirm", s, f)
         for s in range(study.seeds)

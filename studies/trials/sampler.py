@@ -1,4 +1,4 @@
-"""Optuna's samplers, made so that a search that was broken off goes on as an unbroken one would."""
+"""Optuna's samplers, seeded so that a resumed search proposes what an unbroken one would."""
 
 import warnings
 from collections.abc import Callable
@@ -12,26 +12,30 @@ from optuna.trial import FrozenTrial
 
 from hylorada.runtime.random_streams import derive_seed
 
-_SCARCE = 4  # points for each trial: TPE would soon come back to points that it has seen
+_SCARCE = 4  # points for each trial, below which TPE would soon propose the same points again
 
 
 def make_sampler(
     seed: int, arm: str, number: int, *, trials: int, points: int | None
 ) -> BaseSampler:
-    """The sampler of one proposal: its random streams depend on the study's seed, the arm and the trial's number.
+    """Return the sampler of one proposal.
+
+    Its random streams depend only on the study's seed, the arm and the trial's number.
 
     Args:
-        seed: of the study.
-        arm: whose trial it is.
-        number: of the trial.
-        trials: that the arm is to have.
-        points: different ones in the space, or None. Where they are scarce each is drawn once, at random; else TPE.
+        seed: Seed of the study.
+        arm: Name of the Optuna study, which is that of the arm and search.
+        number: Number of the trial.
+        trials: Number of trials that the arm will have.
+        points: Number of different points in the space; None if it is unbounded. If points are
+            scarce, each is drawn once, at random; otherwise the sampler is TPE.
     """
 
     def make(parameter: str) -> BaseSampler:
         stream = derive_seed(seed, "sampler", arm, number, parameter) % 2**32
         with warnings.catch_warnings():
-            # of the brute force, and of `group`, the one way to conditional parameters
+            # Experimental are brute force, and `group`, without which TPE can't draw conditional
+            # parameters together.
             warnings.simplefilter("ignore", ExperimentalWarning)
             if points is not None and points <= _SCARCE * trials:
                 return BruteForceSampler(seed=stream)
@@ -47,10 +51,12 @@ def make_sampler(
 
 
 class _ByParameter(BaseSampler):
-    """Draws each independent parameter from a stream of its own: a proposal broken off halfway ends as it would have.
+    """Draws each independent parameter from a random stream of its own.
+
+    A proposal that was interrupted halfway therefore ends as it would have without interruption.
 
     Args:
-        make: a sampler for a parameter by name; ``""`` for those that are drawn together.
+        make: Returns the sampler for a parameter's name; ``""`` for all that are drawn together.
     """
 
     def __init__(self, make: Callable[[str], BaseSampler]) -> None:
@@ -59,11 +65,13 @@ class _ByParameter(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
+        """Return the parameters that are drawn together."""
         return self._together.infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        """Draw the parameters that are drawn together."""
         return self._together.sample_relative(study, trial, search_space)
 
     def sample_independent(
@@ -73,6 +81,7 @@ class _ByParameter(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
+        """Draw one parameter from its own random stream."""
         return self._make(param_name).sample_independent(
             study, trial, param_name, param_distribution
         )

@@ -1,4 +1,4 @@
-"""Which configurations a study confirms: of each search, every arm's best at the search's best common values."""
+"""The configurations that a study confirms: each arm's best at a search's best common values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,60 +16,58 @@ class Winner:
     """A configuration to be trained on fresh seeds.
 
     Attributes:
-        record: the search trial whose own parameters it has.
-        block: the matched block whose common values it has; None where the study is not matched.
+        record: The search trial whose own parameters it has.
+        block: The matched block whose common values it has; None if the study is not matched.
     """
 
     record: Record
     block: int | None
 
     def name(self, stage: str, seed: int, factor: float = 1.0) -> str:
-        """Return the name of its run of a stage on one seed."""
+        """Return the name of its run in a stage on one seed."""
         place = "" if self.block is None else f"-at-{self.block:04d}"
         scaled = "" if factor == 1 else f"-x{factor:g}"
         return f"{self.record.name}{place}{scaled}-{stage}-{seed:02d}"
 
     def params(self, study: Study) -> dict[str, Any]:
-        """Return all that was searched: its own parameters, with the block's common values."""
+        """Return all searched parameters: its own, with the block's common values."""
         if self.block is None:
             return dict(self.record.params)
         common = common_values(study, self.record.search, self.block)
         return study.point(self.record.arm, {**self.record.params, **common})
 
     def runs(self, records: Mapping[str, Record], stage: str) -> list[Record]:
-        """Return its runs of a stage, by factor and seed."""
-        found = [
+        """Return its runs in a stage, by factor and seed."""
+        runs = [
             r
             for r in records_of(records, stage, self.record.arm, self.record.search)
             if (r.winner, r.block) == (self.record.name, self.block)
         ]
-        return sorted(found, key=lambda r: (r.factor, r.number))
+        return sorted(runs, key=lambda r: (r.factor, r.number))
 
 
 def best_block(study: Study, records: Mapping[str, Record], search: int) -> int | None:
-    """Return the block with the lowest mean validation NLL over arms; None before any can be compared.
+    """Return the block with the lowest mean validation NLL over arms; None if there is none yet.
 
-    Blocks whose trials got further come first, as their losses are lower for that alone: each is judged at the last
-    step that all its trials have reported. Arms of which no trial has finished have no say.
+    Each block is judged at the last step that all its trials have reported. Blocks that reached a
+    later step come first, because their losses are lower for that alone. Arms without a finished
+    trial are left out.
     """
-    by_arm = {arm: records_of(records, "search", arm, search) for arm in study.arms}
-    alive = {
-        arm: {r.number: r for r in found}
-        for arm, found in by_arm.items()
-        if ranked(records, arm, search)
-    }
-    if not alive:
+    by_arm: dict[str, dict[int, Record]] = {}
+    for arm in study.arms:
+        if ranked(records, arm, search):
+            by_arm[arm] = {r.number: r for r in records_of(records, "search", arm, search)}
+    if not by_arm:
         return None
-    common = set.intersection(*(set(found) for found in alive.values()))
-    scores = {
-        number: _block_score([found[number] for found in alive.values()])
-        for number in sorted(common)
-    }
+    common = set.intersection(*(set(trials) for trials in by_arm.values()))
+    scores = {}
+    for number in sorted(common):
+        scores[number] = _block_score([trials[number] for trials in by_arm.values()])
     return min((n for n in scores if scores[n]), key=lambda n: scores[n] or (0, 0.0), default=None)
 
 
 def _block_score(trials: list[Record]) -> tuple[int, float] | None:
-    """Return (-steps, mean NLL) of a block, or None where a trial of it has no finite loss."""
+    """Return (-steps, mean NLL) of a block, or None if one of its trials has no finite loss."""
     if any(r.state in ("diverged", "failed") or not is_finite(r.nll) for r in trials):
         return None
     step = min(r.step for r in trials)
@@ -80,21 +78,25 @@ def _block_score(trials: list[Record]) -> tuple[int, float] | None:
 
 
 def finalists(study: Study, records: Mapping[str, Record], search: int, arm: str) -> list[Winner]:
-    """Return one search's best trials of an arm, the best first, each with other parameters of the arm's own."""
+    """Return an arm's best trials in a search, best first, which all differ in their parameters."""
     block = best_block(study, records, search) if study.blocks else None
-    if study.blocks and block is None:  # no block in which all arms can be compared
+    if study.blocks and block is None:  # there is no block in which all arms can be compared
         return []
-    found: dict[str, Winner] = {}
+    distinct: dict[str, Winner] = {}
     for record in ranked(records, arm, search):
         candidate = Winner(record, block)
-        found.setdefault(str(candidate.params(study)), candidate)
-    return list(found.values())[: study.finalists]
+        distinct.setdefault(str(candidate.params(study)), candidate)
+    return list(distinct.values())[: study.finalists]
 
 
 def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -> Winner | None:
-    """Return the finalist of lowest mean validation NLL over the selection seeds; None where no trial has finished.
+    """Return the finalist of lowest mean validation NLL over the selection seeds.
 
-    A finalist that diverged or failed on a selection seed is left out; if all did, the search's own best stands.
+    A finalist that diverged or failed on a selection seed is left out. If all did, the search's own
+    best trial wins.
+
+    Returns:
+        The winner; None if no trial has finished.
     """
     candidates = finalists(study, records, search, arm)
     scored = {}
@@ -114,12 +116,15 @@ def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -
 def winners(study: Study, records: Mapping[str, Record]) -> dict[tuple[int, str], Winner]:
     """Return the winner of each search and arm that has one."""
     places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-    found = {place: winner(study, records, *place) for place in places}
-    return {place: w for place, w in found.items() if w is not None}
+    by_place = {place: winner(study, records, *place) for place in places}
+    return {place: w for place, w in by_place.items() if w is not None}
 
 
 def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Record]:
-    """Return a stage's records that count: later trials may have overtaken the winners that earlier ones were of."""
+    """Return the records of a stage that still count.
+
+    Runs of former winners, which later trials have overtaken, don't.
+    """
     if stage == "search":
         return [r for r in records.values() if r.stage == stage]
     if stage == "select":
@@ -131,7 +136,7 @@ def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Re
 
 
 def wanted_runs(study: Study, stage: str) -> int:
-    """Return how many runs a stage has at most."""
+    """Return the largest possible number of runs in a stage."""
     places = study.searches * len(study.arms)
     if stage == "select":
         return places * study.finalists * study.selection_seeds if study.finalists > 1 else 0

@@ -9,7 +9,6 @@ from studies.reporting.live_panel import Panel
 from studies.search.campaign import Campaign
 from studies.search.ledger import Ledger, Stage
 from studies.spec.study import Study
-from studies.tracking.tracker import Tracker
 from studies.trials.messages import Report
 from studies.trials.records import Record
 from studies.trials.store import Store
@@ -46,7 +45,7 @@ class RecordingTracker:
     def catch_up(self, records: Iterable[Record]) -> None:
         self.calls.append(("catch_up", [r.name for r in records]))
 
-    def tell(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         self.calls.append((record.name, record.step, record.state))
 
 
@@ -79,7 +78,7 @@ class Folder:
         self.close()
         self.store = Store(self._path, Study.from_dict(VALUES | changes))
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
-        self.ledger = Ledger(self.store, cast(Tracker, self.tracker), cast(Panel, self.panel))
+        self.ledger = Ledger(self.store, self.tracker, cast(Panel, self.panel))
         return self.ledger
 
     def renew(self) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.experiment import open_runs
 from studies.tracking.runs import StudyRuns
-from studies.tracking.tracker import Tracker
 from studies.trials.messages import Report
 from studies.trials.records import Record, State
 
@@ -33,20 +33,19 @@ class Mlflow:
 
     def tracker(
         self, study: str, said: list[str], waits: tuple[float, float] = (0.2, 0.5)
-    ) -> Tracker:
-        return Tracker(
-            self.uri, EXPERIMENT, storage=self.storage, study_id=study, say=said.append, waits=waits
-        )
+    ) -> BackgroundTracker:
+        return BackgroundTracker(self.runs(study, said), said.append, waits)
 
     @functools.cached_property
     def client(self) -> MlflowClient:
         return MlflowClient(tracking_uri=self.uri)
 
-    def children(self, study: StudyRuns | Tracker) -> dict[str, Run]:
+    def children(self, study: StudyRuns | BackgroundTracker) -> dict[str, Run]:
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         assert experiment is not None
+        parent = parent_of(study)
         runs = self.client.search_runs(
-            [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.parent}'"
+            [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'"
         )
         assert len({r.info.run_name for r in runs}) == len(runs)
         return {r.info.run_name: r for r in runs}
@@ -54,7 +53,7 @@ class Mlflow:
     def series(self, run: Run, metric: str) -> list[tuple[int, float]]:
         return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
 
-    def check_whole(self, study: StudyRuns | Tracker, records: Sequence[Record]) -> None:
+    def check_whole(self, study: StudyRuns | BackgroundTracker, records: Sequence[Record]) -> None:
         """Check that each record is one run with its true end and each report once, in order."""
         runs = self.children(study)
         assert sorted(runs) == sorted(r.name for r in records)
@@ -73,6 +72,13 @@ class Mlflow:
                 assert self.series(run, f"boundary/{i + 1:03d}") == (
                     positions if record.reports else []
                 )
+
+
+def parent_of(study: StudyRuns | BackgroundTracker) -> str:
+    """Return the id of a study's parent run."""
+    runs = study if isinstance(study, StudyRuns) else study.tracker
+    assert isinstance(runs, StudyRuns)
+    return runs.parent
 
 
 def make_record(name: str = "learnable-0000", state: State = "running", **changes: Any) -> Record:

@@ -30,7 +30,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     from studies.reporting.live_panel import Panel
     from studies.search.campaign import Search
     from studies.search.ledger import Ledger
-    from studies.tracking.tracker import Tracker
+    from studies.tracking.services import open_tracker
     from studies.trials.store import Store
 
     with np.load(task["blocks"]) as stored:
@@ -44,7 +44,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     # From here on a host loads the base, while MLflow creates its tables.
     cluster = devices.cluster(blocks)
     key, say = store.id, partial(print, file=sys.stderr)
-    tracker = Tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
+    tracker = open_tracker(options.uri, study.name, storage=options.storage, study_id=key, say=say)
     tracker.describe({}, {})
     with Panel(store, Console(quiet=True)) as panel:
         cluster.run(Search(Ledger(store, tracker, panel)))

@@ -14,8 +14,8 @@ from studies.spec.study import Study
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from studies.analysis.explanation import Explanation
     from studies.search.explain import Request
+    from studies.trials.explanations import Explanation
 
 _DESCRIPTION = """\
 Measure which parameters make a winner of a finished study what it is, and which don't matter.

@@ -106,7 +106,7 @@ def _is_running(folder: Path) -> bool:
 
 def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
     """End the MLflow runs that a killed process could not end, and say how many there were."""
-    from studies.tracking.tracker import reconcile
+    from studies.tracking.services import reconcile
 
     uri = args.tracking_uri or default_uri(args.storage)
     if message := reconcile(uri, args.study, folder):

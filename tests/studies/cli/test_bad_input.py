@@ -137,11 +137,11 @@ Refused = Callable[..., list[str]]
         ),
         (
             ["--storage=/proc/x"],
-            "storage '/proc/x' can't be written: /proc takes no new file (No such file or directory)",
+            "storage '/proc/x' can't be written: no file can be created in /proc (No such file or directory)",
         ),
         (
             ["--tracking-uri=s3://x"],
-            "tracking_uri 's3://x' is of no known kind; "
+            "tracking_uri 's3://x' has an unknown scheme; "
             "one of: databricks, http, https, mssql, mysql, postgresql, sqlite",
         ),
     ],
@@ -269,7 +269,7 @@ def test_run_refuses_storage_below_a_file(refused: Refused, tmp_path: Path) -> N
 def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None:
     (folder,) = refused("--tracking-uri=./mlruns")
     assert folder.startswith(
-        "tracking_uri './mlruns': MLflow no longer serves folders of files; use sqlite:///PATH"
+        "tracking_uri './mlruns': MLflow no longer supports folders of files; use sqlite:///PATH"
     )
     (server,) = refused("--tracking-uri=http://127.0.0.1:9")
     assert server.startswith(

@@ -13,12 +13,6 @@ from scipy import stats
 
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
-from studies.analysis.explanation import (
-    EXPLAIN_FILE,
-    Explanation,
-    read_explanations,
-    write_explanation,
-)
 from studies.analysis.progress import resume_command, stage_lines
 from studies.analysis.results import gather
 from studies.files.folder_files import write_json
@@ -33,6 +27,12 @@ from studies.search.explain import Plan, Request, explanation_of, make_plan, pla
 from studies.search.ledger import Ledger
 from studies.spec.common_values import rerun_seeds
 from studies.spec.study import Study
+from studies.trials.explanations import (
+    EXPLAIN_FILE,
+    Explanation,
+    read_explanations,
+    write_explanation,
+)
 from studies.trials.messages import Job
 
 _T = 41  # tokens a block; 40 are predicted

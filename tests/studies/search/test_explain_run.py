@@ -16,7 +16,7 @@ from faults import Broken, outcome
 from mlflow import MlflowClient
 from study_runs import SMALL, Command, Done, run_cli, wait_until
 
-from studies.analysis.explanation import EXPLAIN_FILE
+from studies.trials.explanations import EXPLAIN_FILE
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
 

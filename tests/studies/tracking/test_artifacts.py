@@ -1,4 +1,4 @@
-"""Artifacts of a storage folder that has moved or was copied: nothing is written to where they were before."""
+"""Artifacts of a moved or copied storage folder: nothing is written to their former location."""
 
 import hashlib
 import re
@@ -23,11 +23,10 @@ from studies.tracking.artifacts import follow_storage
 from studies.tracking.experiment import open_runs
 from studies.tracking.runs import StudyRuns
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy is deprecated"
-)  # MLflow's own
+# Raised by MLflow itself.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
-_PAGE = 4096  # bytes of a page of SQLite
+_PAGE = 4096  # bytes of a SQLite page
 _STUDIES = ("étude 1", "100 % #2")
 
 
@@ -37,9 +36,9 @@ def _open(storage: Path, study: str, uri: str | None = None) -> StudyRuns:
 
 
 def _finish(storage: Path, study: str, text: str, uri: str | None = None) -> StudyRuns:
-    """Run a study of one trial to its end, as far as MLflow is told of it."""
+    """Write a study of one trial to MLflow, from its start to its end."""
     runs = _open(storage, study, uri)
-    runs.bring(make_record("fixed-0000", "complete", reports=[make_report(2)]))
+    runs.update(make_record("fixed-0000", "complete", reports=[make_report(2)]))
     report = storage / "studies" / study / "report.html"
     report.write_text(text)
     runs.finish({report: ""}, {"test/ppl": 12.5}, 1_700_000_000_000)
@@ -57,14 +56,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(original: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy of it beside the original, which must stay as it is."""
+    """A copy of the storage folder; the original beside it must stay unchanged."""
     before = _contents(original)
     yield Path(shutil.copytree(original, tmp_path / "copy"))
     assert _contents(original) == before
 
 
 def _contents(folder: Path) -> dict[str, str]:
-    """Digest of every file, and every folder."""
+    """Return the digest of every file, and every folder."""
     return {
         str(p): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
         for p in folder.rglob("*")
@@ -72,7 +71,7 @@ def _contents(folder: Path) -> dict[str, str]:
 
 
 def _places(storage: Path) -> set[str]:
-    """Where the database says that artifacts are."""
+    """Return the artifact locations in the database."""
     with closing(sqlite3.connect(storage / "mlflow.db")) as database:
         rows = database.execute(
             "SELECT artifact_location FROM experiments UNION SELECT artifact_uri FROM runs"
@@ -81,7 +80,10 @@ def _places(storage: Path) -> set[str]:
 
 
 def _read_report(storage: Path, study: str) -> str:
-    """Return the report as MLflow's page finds it; its client would remember the places of runs by their ids."""
+    """Return the report as MLflow's page reads it.
+
+    MLflow's client would cache the locations of runs by their ids.
+    """
     client = MlflowClient(default_uri(storage))
     experiment = client.get_experiment_by_name(study)
     assert experiment is not None
@@ -172,7 +174,10 @@ def test_study_renamed_in_the_page_follows(copy: Path) -> None:
 def test_users_own_database_refuses_a_copy_and_follows_a_moved_folder(
     copy: Path, tmp_path: Path
 ) -> None:
-    uri = f"sqlite:///{shutil.copy(copy / 'mlflow.db', tmp_path / 'mine.db')}"  # its places are the original's
+    database = shutil.copy(
+        copy / "mlflow.db", tmp_path / "mine.db"
+    )  # with the original's locations
+    uri = f"sqlite:///{database}"
     with pytest.raises(
         InputError, match=r"in another storage folder, .*my runs é/artifacts/étude 1"
     ):
@@ -210,7 +215,7 @@ def _overwrite(path: Path, at: int, content: bytes) -> None:
     [
         _cut,
         _zero_page,
-        lambda path: _overwrite(path, 16, b"\1"),  # the size of its pages
+        lambda path: _overwrite(path, 16, b"\1"),  # the page size
         lambda path: _overwrite(path, 0, b"R"),
         lambda path: path.write_bytes(b"SQLite format 3\0" + b"garbage" * 1000),
     ],
@@ -229,7 +234,7 @@ def test_damaged_database_is_named_before_anything_is_written(
 
 
 def test_lost_database_is_written_anew(copy: Path) -> None:
-    """What the message of a damaged one promises."""
+    """The message about a damaged database promises this."""
     (copy / "mlflow.db").unlink()
     runs = _finish(copy, _STUDIES[0], "anew")
     assert {r.info.run_name for r in runs.client.search_runs(["1"])} == {"étude 1", "fixed-0000"}
@@ -259,7 +264,7 @@ def test_locked_database_is_no_damaged_one(copy: Path, monkeypatch: pytest.Monke
         holder.execute("BEGIN EXCLUSIVE")
         require_database(copy / "mlflow.db")
         with pytest.raises(
-            InputError, match="can't be brought in line with its folder: database is locked"
+            InputError, match="can't be updated in line with its folder: database is locked"
         ):
             follow_storage(copy)
 

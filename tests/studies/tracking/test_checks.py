@@ -1,4 +1,4 @@
-"""Addresses of MLflow: which are taken and which refused, before any compute and without making anything."""
+"""Which addresses of MLflow are accepted, before any compute and without side effects."""
 
 import json
 import sqlite3
@@ -26,7 +26,7 @@ Answer = Callable[[str], tuple[int, str]]
 
 
 def _like_mlflow(path: str) -> tuple[int, str]:
-    """Return what MLflow answers that has no study yet."""
+    """Return the response of an MLflow server without studies."""
     if path.startswith("/api/2.0/mlflow/experiments/get-by-name?"):
         return 404, json.dumps(_UNKNOWN)
     if path.startswith("/api/2.0/mlflow/experiments/search"):
@@ -36,7 +36,7 @@ def _like_mlflow(path: str) -> tuple[int, str]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], int]]:
-    """Start a server that answers as told; its port."""
+    """A function that starts a server with the given responses, and returns its port."""
     servers: list[HTTPServer] = []
 
     def start(answer: Answer) -> int:
@@ -66,13 +66,13 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
 @pytest.fixture
 def gateway(serve: Callable[[Answer], int]) -> Iterator[Gateway]:
-    """One that lets all through until it is told otherwise."""
+    """A gateway that passes on all requests until a test restricts it."""
     opened = Gateway(serve(_like_mlflow))
     yield opened
     opened.close()
 
 
-# --- kinds of addresses ----------------------------------------------------------------------------------------------
+# --- kinds of addresses ---
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def gateway(serve: Callable[[Answer], int]) -> Iterator[Gateway]:
 )
 def test_folders_are_refused_with_the_way_out(uri: str) -> None:
     (problem,) = check_tracking(uri)
-    assert problem.startswith(f"tracking_uri {uri!r}: MLflow no longer serves folders of files")
+    assert problem.startswith(f"tracking_uri {uri!r}: MLflow no longer supports folders of files")
     assert "sqlite:///PATH" in problem
     assert "mlflow migrate-filestore" in problem
 
@@ -96,7 +96,7 @@ def test_folders_are_refused_with_the_way_out(uri: str) -> None:
 )
 def test_unknown_kinds_are_refused_with_the_nearest(uri: str, hint: str) -> None:
     (problem,) = check_tracking(uri)
-    assert problem.startswith(f"tracking_uri {shown(uri)!r} is of no known kind; {hint}")
+    assert problem.startswith(f"tracking_uri {shown(uri)!r} has an unknown scheme; {hint}")
 
 
 def test_databases_and_databricks_are_accepted(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_databases_and_databricks_are_accepted(tmp_path: Path) -> None:
 def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: Gateway
 ) -> None:
-    """A package with an entry point, as MLflow's manual describes it."""
+    """The plugin is a package with an entry point, as MLflow's manual describes it."""
     (tmp_path / "lab_store.py").write_text(
         "from mlflow.store.tracking.rest_store import RestStore\n"
         "from mlflow.utils.rest_utils import MlflowHostCreds\n"
@@ -122,7 +122,7 @@ def test_kinds_that_mlflow_has_a_plugin_for_are_asked_through_it(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-store\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[mlflow.tracking_store]\nlab = lab_store:Lab\n")
-    assert "is of no known kind" in check_tracking("lab://here")[0]
+    assert "has an unknown scheme" in check_tracking("lab://here")[0]
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(
         _tracking_store_registry, "_registry", dict(_tracking_store_registry._registry)
@@ -137,18 +137,18 @@ def test_unusable_sqlite_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a database")
     for uri, message in (
         (f"sqlite:///{tmp_path}", "is a folder; name a file in it"),
-        (f"sqlite:///{tmp_path / 'text'}", "is no SQLite database"),
+        (f"sqlite:///{tmp_path / 'text'}", "is not a SQLite database"),
         (
             f"sqlite:///{tmp_path / 'text' / 'x.db'}",
             f"can't be written: {tmp_path / 'text'} is a file",
         ),
         (f"sqlite:///{tmp_path / 'new' / 'x.db'}", f"no folder {tmp_path / 'new'}"),
-        ("sqlite:////proc/x.db", "can't be written: /proc takes no new file"),
+        ("sqlite:////proc/x.db", "can't be written: no file can be created in /proc"),
         ("sqlite://", "names no file"),
         ("sqlite:///?mode=ro", "names no file"),
         ("postgresql+nope://u@h/db", "needs a driver that is not installed"),
-        ("mysql", "is no address of a database"),
-        ("postgresql://u@h:port/db", "is no address of a database"),
+        ("mysql", "is not a database address"),
+        ("postgresql://u@h:port/db", "is not a database address"),
         ("http://[", "is not an address: Invalid IPv6 URL"),
     ):
         (problem,) = check_tracking(uri)
@@ -162,7 +162,7 @@ def test_unwritable_leaves_no_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what a server says ----------------------------------------------------------------------------------------------
+# --- responses of a server ---
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "reason"),
     [
         (
             401,
@@ -191,16 +191,16 @@ def test_unreachable_server_is_refused_within_seconds(uri: str) -> None:
         (404, "<title>nginx</title><style>a{}</style><p>No \x1b[31mpage", "404: nginx No [31mpage"),
         (200, "<h1>Log in</h1>", "no JSON: Log in"),
         (500, "", "too many 500 error responses"),
-        (404, "", "404: without a word"),
+        (404, "", "404: empty response"),
     ],
 )
 def test_refusal_quotes_the_server(
-    serve: Callable[[Answer], int], status: int, body: str, said: str
+    serve: Callable[[Answer], int], status: int, body: str, reason: str
 ) -> None:
     uri = f"http://127.0.0.1:{serve(lambda _: (status, body))}"
     (problem,) = check_server(uri, "new")
-    kind = "can't be reached" if status == 500 else "refuses"
-    assert problem.startswith(f"tracking_uri {uri!r} {kind}: {said}")
+    kind = "can't be reached" if status == 500 else "rejects the request"
+    assert problem.startswith(f"tracking_uri {uri!r} {kind}: {reason}")
     assert problem.isprintable()
 
 
@@ -221,7 +221,8 @@ def test_login_is_the_one_of_mlflows_variables(
     gateway.authorization = basic("ada", "p@ss/word")
     (problem,) = check_server(gateway.uri, "new")
     assert problem.startswith(
-        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
+        f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not authenticated. "
+        "Ask the admin.; "
     )
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
@@ -236,7 +237,9 @@ def test_login_is_the_one_of_the_address_or_a_token(
     gateway.authorization = basic("ada", "p@ss/word")
     assert check_server(f"http://ada:p%40ss%2Fword@{gateway.host}", "new") == []
     (problem,) = check_server(f"http://ada:secret@{gateway.host}", "new")
-    assert problem.startswith(f"tracking_uri 'http://***@{gateway.host}' refuses: 401: ")
+    assert problem.startswith(
+        f"tracking_uri 'http://***@{gateway.host}' rejects the request: 401: "
+    )
     assert "secret" not in problem
     gateway.authorization = "Bearer of-a-token"
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "of-a-token")
@@ -250,8 +253,10 @@ def test_certificate_is_trusted_by_mlflows_variables(
     certificate = write_certificate(tmp_path / "server.pem")
     gateway = Gateway(serve(_like_mlflow), certificate=certificate)
     (problem,) = check_server(gateway.uri, "new")
-    reason = "can't be trusted: certificate verify failed: self-signed certificate; MLFLOW_TRACKING_SERVER_CERT_PATH"
-    assert problem.startswith(f"tracking_uri {gateway.uri!r} {reason}")
+    assert problem.startswith(
+        f"tracking_uri {gateway.uri!r} can't be trusted: certificate verify failed: self-signed "
+        "certificate; MLFLOW_TRACKING_SERVER_CERT_PATH"
+    )
     for name, value in (("SERVER_CERT_PATH", str(certificate)), ("INSECURE_TLS", "true")):
         with monkeypatch.context() as patch:
             patch.setenv(f"MLFLOW_TRACKING_{name}", value)
@@ -261,7 +266,7 @@ def test_certificate_is_trusted_by_mlflows_variables(
     gateway.close()
 
 
-# --- passwords, and which address is taken ---------------------------------------------------------------------------
+# --- passwords, and the choice of the address ---
 
 
 @pytest.mark.parametrize(
@@ -312,7 +317,8 @@ def test_no_password_is_shown_within_a_message() -> None:
             "http://a",
             "http://u:p@b",
             "http://a",
-            "MLflow at http://a, from --tracking-uri; MLFLOW_TRACKING_URI (http://***@b) is ignored\n",
+            "MLflow at http://a, from --tracking-uri; "
+            "MLFLOW_TRACKING_URI (http://***@b) is ignored\n",
         ),
     ],
 )

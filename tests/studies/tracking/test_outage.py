@@ -1,4 +1,4 @@
-"""A whole study through the command line whose MLflow server goes away in the middle of it."""
+"""Whole studies through the command line whose MLflow server disappears halfway."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _check_equal(uri: str, folder: Path) -> None:
-    """Every metric of every report of the study folder is in MLflow once, every trial is one run, with its true end."""
+    """Check that MLflow holds each trial as one run with its end, and each metric once."""
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("learnable_bucketing")
     assert experiment is not None
@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def _start(model: str, storage: Path, uri: str) -> subprocess.Popen[str]:
-    """A study, once three of its trials have reported."""
+    """Start a study, and return once three of its trials have reported."""
     process = Command(*_command(model, storage, uri))
     reports = storage / "studies" / "learnable_bucketing" / "trials"
     wait_until(
@@ -76,11 +76,11 @@ def test_study_outlives_a_minute_of_its_server(
     server.wake()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert json.loads(out)["arms"]  # nothing of MLflow's own on stdout
+    assert json.loads(out)["arms"]  # MLflow itself prints nothing to stdout
     assert during > before
-    assert f"MLflow at {server.uri} does not answer (" in err
-    assert "; training goes on, " in err
-    assert f"MLflow at {server.uri} answers again; " in err
+    assert f"MLflow at {server.uri} does not respond (" in err
+    assert "; training continues, " in err
+    assert f"MLflow at {server.uri} responds again; " in err
     assert "not in MLflow yet" not in err
     _check_equal(server.uri, folder)
 
@@ -93,7 +93,10 @@ def test_study_ends_without_its_server_and_the_same_command_sends_the_rest(
     server.kill()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert f"not in MLflow yet; the same command sends them once {server.uri} answers" in err
+    assert (
+        f"not in MLflow yet; to send the rest, run the same command once {server.uri} responds"
+        in err
+    )
     files = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/*")}
     server.start()
     again = run_cli(*_command(toy_model, tmp_path, server.uri))

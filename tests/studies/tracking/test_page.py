@@ -1,4 +1,4 @@
-"""``hylorada ui``: for whom the page answers, and that it shows the artifacts of a folder that has moved."""
+"""``hylorada ui``: the hosts that the page accepts, and the artifacts of a moved folder."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ def _arguments(storage: Path, **changes: object) -> argparse.Namespace:
     ("host", "listening", "header"),
     [
         ("gpu-box.lab", "10.1.2.3", "gpu-box.lab"),
-        ("GPU-Box", "10.1.2.3", "gpu-box"),  # as browsers write it
+        ("GPU-Box", "10.1.2.3", "gpu-box"),  # in the spelling of browsers
         ("203.0.113.5", "203.0.113.5", "203.0.113.5"),
         ("fd00::5", "fd00::5", "[fd00::5]"),
         ("0.0.0.0", "0.0.0.0", socket.gethostname().lower()),
@@ -43,7 +43,7 @@ def _arguments(storage: Path, **changes: object) -> argparse.Namespace:
 def test_page_answers_by_the_name_that_it_is_served_under(
     host: str, listening: str, header: str
 ) -> None:
-    """By MLflow's own rules: of the name that a request is for, and of the page that it comes from."""
+    """MLflow's own rules check the host that a request names, and the page that it comes from."""
     settings = _names(host, listening, 5000)
     hosts = settings["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     origins = settings["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
@@ -78,27 +78,27 @@ def test_damaged_database_is_not_served(tmp_path: Path) -> None:
         serve_page(_arguments(tmp_path))
 
 
-# --- the real page ---------------------------------------------------------------------------------------------------
+# --- the real page ---
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that is served, and what the command has told."""
+    """A page that is being served, and the folder above its storage."""
 
     host: str
     port: int
     run: str
-    said: Path
+    folder: Path
 
     def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, str]:
-        """Status and text of an answer."""
+        """Return status and text of a response."""
         where = "127.0.0.1" if self.host == "0.0.0.0" else self.host
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{where}:{self.port}{path}", data, headers)
         request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, answer.read().decode()
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
@@ -107,12 +107,12 @@ class Page:
 def page(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Page]:
-    """The page of a storage folder that has moved since its study."""
+    """The page of a storage folder that was moved after its study."""
     folder = tmp_path_factory.mktemp("ui é")
     before = folder / "before"
     (before / "studies" / "a study").mkdir(parents=True)
     runs = open_runs(default_uri(before), "a study", before, "0123", print)
-    runs.bring(make_record(state="complete"))
+    runs.update(make_record(state="complete"))
     (before / "report.html").write_text("<p>the report")
     runs.finish({before / "report.html": ""}, {}, 1)
     storage = Path(shutil.move(before, folder / "after"))
@@ -133,15 +133,15 @@ def page(
     out, err = command.communicate(timeout=60)
     assert command.returncode == 0
     assert f"MLflow: http://{request.param}:{port}/#/experiments" in out
-    told = f"warning: the page asks for no password: everybody who can reach 0.0.0.0:{port} can read, change and delete"
-    assert (told in err) == (request.param == "0.0.0.0")
+    warning = f"warning: the page has no password: anyone who can reach 0.0.0.0:{port} can read, "
+    assert (warning in err) == (request.param == "0.0.0.0")
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(240)
 def test_page_of_a_moved_folder_shows_artifacts(page: Page) -> None:
     assert page.ask(f"/get-artifact?path=report.html&run_uuid={page.run}") == (200, "<p>the report")
-    assert not (page.said / "before").exists()
+    assert not (page.folder / "before").exists()
 
 
 @pytest.mark.faults

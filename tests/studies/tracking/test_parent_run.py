@@ -1,4 +1,4 @@
-"""Runs of a study that were deleted in MLflow's page: going on brings them back, none is there twice."""
+"""Runs that were deleted in MLflow's page: resuming the study restores them without duplicates."""
 
 import pytest
 from mlflow.entities import Run, ViewType
@@ -8,9 +8,8 @@ from studies.tracking.parent_run import close_abandoned
 from studies.tracking.runs import StudyRuns
 from studies.trials.records import Record
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy is deprecated"
-)  # MLflow's own
+# Raised by MLflow itself.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 
 def _records() -> list[Record]:
@@ -20,21 +19,21 @@ def _records() -> list[Record]:
 def _begin(store: Mlflow, study: str) -> StudyRuns:
     runs = store.runs(study)
     for record in _records():
-        runs.bring(record)
+        runs.update(record)
     return runs
 
 
-def _go_on(store: Mlflow, study: str, said: list[str]) -> StudyRuns:
+def _resume(store: Mlflow, study: str, said: list[str]) -> StudyRuns:
     runs = store.runs(study, said)
     records = [*_records(), make_record("fixed-0003", "complete", reports=[make_report(2)])]
     for record in records:
-        runs.bring(record)
+        runs.update(record)
     store.check_whole(runs, records)
     return runs
 
 
 def _all_runs(store: Mlflow, study: str) -> list[Run]:
-    """Parent and children of a study, also deleted ones."""
+    """Return the parent and children of a study, also deleted ones."""
     experiment = store.client.get_experiment_by_name(EXPERIMENT)
     assert experiment is not None
     return [
@@ -60,10 +59,10 @@ def test_parent_deleted_in_the_page_is_restored_with_its_children(
 ) -> None:
     study = f"deleted {children}"
     before = _begin(store, study)
-    found = [run.info.run_id for run in store.children(before).values()]
-    for run in (before.parent, *found[:children]):
+    ids = [run.info.run_id for run in store.children(before).values()]
+    for run in (before.parent, *ids[:children]):
         store.client.delete_run(run)
-    after = _go_on(store, study, said)
+    after = _resume(store, study, said)
     assert after.parent == before.parent
     assert {run.info.lifecycle_stage for run in _all_runs(store, study)} == {"active"}
     assert len(_all_runs(store, study)) == 1 + 4
@@ -73,10 +72,10 @@ def test_parent_deleted_in_the_page_is_restored_with_its_children(
 
 def test_child_deleted_in_the_page_is_restored(store: Mlflow, said: list[str]) -> None:
     before = _begin(store, "one gone")
-    gone = store.children(before)["fixed-0001"].info.run_id
-    store.client.delete_run(gone)
-    after = _go_on(store, "one gone", said)
-    assert store.children(after)["fixed-0001"].info.run_id == gone
+    deleted = store.children(before)["fixed-0001"].info.run_id
+    store.client.delete_run(deleted)
+    after = _resume(store, "one gone", said)
+    assert store.children(after)["fixed-0001"].info.run_id == deleted
     assert len(_all_runs(store, "one gone")) == 1 + 4
     assert said == ["MLflow: restored 1 trial run, which had been deleted"]
 
@@ -85,21 +84,21 @@ def test_parent_that_is_gone_for_good_is_made_once_and_its_children_attached(
     store: Mlflow, said: list[str]
 ) -> None:
     before = _begin(store, "for good")
-    kept = {run.info.run_id for run in store.children(before).values()}
-    store.client.delete_run(min(kept))
+    ids = {run.info.run_id for run in store.children(before).values()}
+    store.client.delete_run(min(ids))
     _forget(store, before.parent)
-    after = _go_on(store, "for good", said)
+    after = _resume(store, "for good", said)
     assert after.parent != before.parent
-    assert kept < {run.info.run_id for run in store.children(after).values()}
+    assert ids < {run.info.run_id for run in store.children(after).values()}
     assert len(_all_runs(store, "for good")) == 1 + 4
     assert said == ["MLflow: attached 3 trial runs, whose parent run was gone, to the study's run"]
-    assert _go_on(store, "for good", said).parent == after.parent
+    assert _resume(store, "for good", said).parent == after.parent
     assert len(said) == 1
 
 
 def test_runs_below_a_deleted_parent_are_closed_and_it_stays_deleted(store: Mlflow) -> None:
     runs = store.runs("dead")
-    runs.bring(make_record())
+    runs.update(make_record())
     store.client.delete_run(runs.parent)
     parent = store.client.get_run(runs.parent)
     assert close_abandoned(store.client, parent.info.experiment_id, "dead") == 1
@@ -109,5 +108,5 @@ def test_runs_below_a_deleted_parent_are_closed_and_it_stays_deleted(store: Mlfl
 
 def test_whole_study_is_told_nothing(store: Mlflow, said: list[str]) -> None:
     _begin(store, "untouched")
-    _go_on(store, "untouched", said)
+    _resume(store, "untouched", said)
     assert said == []

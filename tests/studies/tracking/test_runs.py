@@ -3,11 +3,10 @@
 import json
 import math
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
 
 from hylorada import InputError
@@ -16,14 +15,13 @@ from studies.tracking.parent_run import close_abandoned
 from studies.tracking.runs import StudyRuns, boundary_metrics
 from studies.trials.records import State
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy is deprecated"
-)  # MLflow's own
+# Raised by MLflow itself.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 
 def test_children_are_nested_and_described(store: Mlflow) -> None:
     runs = store.runs("nested")
-    runs.bring(make_record(reports=[make_report(2)]))
+    runs.update(make_record(reports=[make_report(2)]))
     run = store.children(runs)["learnable-0000"]
     assert run.info.status == "RUNNING"
     assert run.data.params == {
@@ -53,7 +51,7 @@ def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: Mlflow) -> 
     record = make_record()
     for step, nll in ((2, 3.5), (4, 3.25), (8, 3.0)):
         record.reports.append(make_report(step, nll))
-        runs.bring(record)
+        runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.5), (4, 3.25), (8, 3.0)]
     assert store.series(run, "time/trial_seconds") == [(2, 0.5), (4, 1.0), (8, 2.0)]
@@ -63,14 +61,14 @@ def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: Mlflow) -> 
 
 
 def test_boundary_metrics_are_in_token_positions() -> None:
-    found = boundary_metrics(make_report(8))
-    assert {k: found[k] for k in ("boundary/001", "boundary/002", "boundary/003")} == {
+    metrics = boundary_metrics(make_report(8))
+    assert {k: metrics[k] for k in ("boundary/001", "boundary/002", "boundary/003")} == {
         "boundary/001": 9.0,
         "boundary/002": 4.0,
         "boundary/003": 17.0,
     }
-    assert found["boundary/shift"] == pytest.approx((8 + 0 + 8) / 3)
-    assert boundary_metrics(make_report(2))["boundary/min_gap"] == 1.0  # of the gaps 3, 1, 7 and 5
+    assert metrics["boundary/shift"] == pytest.approx((8 + 0 + 8) / 3)
+    assert boundary_metrics(make_report(2))["boundary/min_gap"] == 1.0  # the gaps are 3, 1, 7 and 5
     assert boundary_metrics(make_report(2, boundaries=(), start_boundaries=())) == {}
 
 
@@ -83,31 +81,29 @@ def test_close_sets_status_reason_and_boundaries(
 ) -> None:
     runs = store.runs(f"close {state}")
     record = make_record(reports=[make_report(2), make_report(4)])
-    runs.bring(record)
+    runs.update(record)
     record.state, record.reason, record.restarts = state, "weil", 2
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert run.info.status == status
     assert run.data.tags["hylorada.restarts"] == "2"
-    assert (run.info.start_time, run.info.end_time) == (
-        1_700_000_001_500,
-        1_700_000_004_000,
-    )  # half a second into it
+    # The first report came half a second after the start.
+    assert (run.info.start_time, run.info.end_time) == (1_700_000_001_500, 1_700_000_004_000)
     assert (run.data.tags["hylorada.state"], run.data.tags["hylorada.reason"]) == (state, "weil")
     path = store.client.download_artifacts(run.info.run_id, "boundaries.npz", str(tmp_path))
-    with np.load(path) as found:
-        assert found["steps"].tolist() == [0, 2, 4]
-        assert found["positions"].tolist() == [[1, 4, 9], [3, 4, 11], [5, 4, 13]]
+    with np.load(path) as boundaries:
+        assert boundaries["steps"].tolist() == [0, 2, 4]
+        assert boundaries["positions"].tolist() == [[1, 4, 9], [3, 4, 11], [5, 4, 13]]
 
 
 def test_reopening_repeats_nothing_and_fills_in_what_is_missing(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2)])
     first = store.runs("reopened")
     for _ in range(3):
-        first.bring(record)
-    record.reports += [make_report(4), make_report(6)]  # a crash kept these from MLflow
+        first.update(record)
+    record.reports += [make_report(4), make_report(6)]  # a crash came before these were sent
     second = store.runs("reopened")
-    second.bring(record)
+    second.update(record)
     assert second.parent == first.parent
     run = store.children(second)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.0), (4, 3.0), (6, 3.0)]
@@ -119,7 +115,7 @@ def test_reopening_repeats_no_report_without_a_loss(store: Mlflow) -> None:
     record = make_record(reports=[report])
     for _ in range(2):
         runs = store.runs("diverged")
-        runs.bring(record)
+        runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "time/trial_seconds") == [(3, 0.75)]
     assert [step for step, _ in store.series(run, "boundary/001")] == [0, 3]
@@ -131,9 +127,9 @@ def test_reopening_describes_a_run_that_a_crash_left_bare(
     runs = store.runs("bare")
     monkeypatch.setattr(runs, "_describe", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError, match="division"):
-        runs.bring(make_record())
+        runs.update(make_record())
     runs = store.runs("bare")
-    runs.bring(make_record())
+    runs.update(make_record())
     assert store.children(runs)["learnable-0000"].data.params["arm"] == "learnable"
 
 
@@ -144,18 +140,18 @@ def test_what_has_ended_is_left_as_it_is(store: Mlflow) -> None:
     )
     runs = store.runs("ended once")
     for record in (done, late):
-        runs.bring(record)
+        runs.update(record)
     late.reports, late.state = [make_report(2)], "pruned"
     runs = store.runs("ended once")
     writes = _count_writes(runs)
-    runs.bring(done)
+    runs.update(done)
     assert writes == []
-    runs.bring(late)
+    runs.update(late)
     store.check_whole(runs, [done, late])
 
 
 def _count_writes(runs: StudyRuns) -> list[str]:
-    """The calls that the client makes from now on."""
+    """Return a list of the client's calls, which grows with each further call."""
     calls: list[str] = []
 
     class Recording:
@@ -163,18 +159,20 @@ def _count_writes(runs: StudyRuns) -> list[str]:
             calls.append(name)
             return getattr(client, name)
 
-    client, runs.client = runs.client, cast(MlflowClient, Recording())
+    client = runs.client
+    recording: Any = Recording()
+    runs.client = recording
     return calls
 
 
 def test_an_earlier_end_gives_way_to_the_true_one(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2)])
     runs = store.runs("killed, then done")
-    runs.bring(record)
+    runs.update(record)
     runs.end("KILLED")
-    record.state = "pruned"  # KILLED too, but nobody has told MLflow
+    record.state = "pruned"  # KILLED as well, but MLflow does not know its state yet
     runs = store.runs("killed, then done")
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert (run.info.status, run.data.tags["hylorada.state"]) == ("KILLED", "pruned")
     assert [a.path for a in store.client.list_artifacts(run.info.run_id)] == [
@@ -187,7 +185,7 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
     running, done = make_record("learnable-0000"), make_record("learnable-0001", "complete")
     runs = store.runs("interrupted")
     for record in (running, done):
-        runs.bring(record)
+        runs.update(record)
     runs.end("KILLED")
     assert {n: r.info.status for n, r in store.children(runs).items()} == {
         "learnable-0000": "KILLED",
@@ -195,7 +193,7 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
     }
     assert store.client.get_run(runs.parent).info.status == "KILLED"
     again = store.runs("interrupted")
-    again.bring(running)
+    again.update(running)
     assert store.client.get_run(again.parent).info.status == "RUNNING"
     assert store.children(again)["learnable-0000"].info.status == "RUNNING"
 
@@ -203,55 +201,53 @@ def test_end_kills_what_is_running_and_resuming_runs_it_again(store: Mlflow) -> 
 def test_second_run_of_a_name_is_deleted(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2)])
     runs = store.runs("twice")
-    runs.bring(record)
+    runs.update(record)
     tags = {"mlflow.parentRunId": runs.parent, "mlflow.runName": record.name}
-    store.client.create_run(
-        store.children(runs)[record.name].info.experiment_id, tags=tags
-    )  # answered, but never heard
+    experiment = store.children(runs)[record.name].info.experiment_id
+    store.client.create_run(experiment, tags=tags)  # by a call whose answer was lost
     runs.read()
     record.reports.append(make_report(4))
-    runs.bring(record)
+    runs.update(record)
     store.check_whole(runs, [record])
 
 
 def test_renamed_runs_stay_those_of_their_trials(store: Mlflow) -> None:
-    """Two by one name are no run made twice."""
+    """Two runs that a user gave the same name are not duplicates."""
     records = [make_record(name=f"learnable-000{n}", reports=[make_report(2)]) for n in range(2)]
     runs = store.runs("renamed")
     for record in records:
-        runs.bring(record)
+        runs.update(record)
     before = {run.info.run_id for run in store.children(runs).values()}
     for run in store.children(runs).values():
         store.client.set_tag(run.info.run_id, "mlflow.runName", "good one")
     runs.read()
     for record in records:
         record.reports.append(make_report(4))
-        runs.bring(record)
-    found = store.client.search_runs(
+        runs.update(record)
+    renamed = store.client.search_runs(
         [run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{runs.parent}'"
     )
-    assert {run.info.run_id for run in found} == before
-    assert [run.data.metrics["eval/nll"] for run in found] == [records[0].nll] * 2
+    assert {run.info.run_id for run in renamed} == before
+    assert [run.data.metrics["eval/nll"] for run in renamed] == [records[0].nll] * 2
 
 
 def test_reports_of_earlier_versions_have_the_time_of_their_run(store: Mlflow) -> None:
     record = make_record(reports=[make_report(2, time=0)])
     runs = store.runs("without times")
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
-    (kept,) = store.client.get_metric_history(run.info.run_id, "eval/nll")
-    assert kept.timestamp == run.info.start_time > 1_700_000_000_000
+    (metric,) = store.client.get_metric_history(run.info.run_id, "eval/nll")
+    assert metric.timestamp == run.info.start_time > 1_700_000_000_000
 
 
 def test_a_changed_parameter_is_kept_beside_what_was(store: Mlflow) -> None:
     runs = store.runs("changed")
-    runs.bring(make_record())
+    runs.update(make_record())
     run = store.children(runs)["learnable-0000"]
-    store.client.delete_tag(
-        run.info.run_id, "config_hash"
-    )  # as if its process had died before it was all told
+    # As if its process had died before the description was complete.
+    store.client.delete_tag(run.info.run_id, "config_hash")
     runs = store.runs("changed")
-    runs.bring(make_record(training={"learning_rate": 0.5}))
+    runs.update(make_record(training={"learning_rate": 0.5}))
     data = store.children(runs)["learnable-0000"].data
     assert (data.params["learning_rate"], data.tags["resumed.learning_rate"]) == ("0.01", "0.5")
 
@@ -260,16 +256,16 @@ def test_whole_configuration_is_kept_and_told_apart(store: Mlflow, tmp_path: Pat
     names = [f"layer_{i}" for i in range(1000)]  # some 9,000 characters
     runs = store.runs("configurations")
     for i, last in enumerate(("a", "b", "b")):
-        runs.bring(
+        runs.update(
             make_record(f"fixed-{i:04d}", adapter={"target_modules": [*names, last]}, seed=i)
         )
-    found = store.children(runs)
-    shown = {r.data.params["target_modules"] for r in found.values()}
-    assert len(shown) == 1  # cut
-    hashes = [found[f"fixed-{i:04d}"].data.tags["config_hash"] for i in range(3)]
+    children = store.children(runs)
+    shown = {r.data.params["target_modules"] for r in children.values()}
+    assert len(shown) == 1  # all are cut at the same place
+    hashes = [children[f"fixed-{i:04d}"].data.tags["config_hash"] for i in range(3)]
     assert hashes[0] != hashes[1] == hashes[2]
     path = store.client.download_artifacts(
-        found["fixed-0001"].info.run_id, "config.json", str(tmp_path)
+        children["fixed-0001"].info.run_id, "config.json", str(tmp_path)
     )
     config = json.loads(Path(path).read_text())
     assert config["adapter"] == {"target_modules": [*names, "b"]}
@@ -280,16 +276,16 @@ def test_abandoned_runs_are_closed_and_go_on(store: Mlflow) -> None:
     running, done = make_record("learnable-0000"), make_record("learnable-0001", "complete")
     runs = store.runs("abandoned")
     for record in (running, done):
-        runs.bring(record)
+        runs.update(record)
     experiment = store.client.get_run(runs.parent).info.experiment_id
     assert close_abandoned(store.client, experiment, "abandoned") == 2
     assert close_abandoned(store.client, experiment, "abandoned") == 0
-    found = store.children(runs)
-    for run in (found["learnable-0000"], store.client.get_run(runs.parent)):
+    children = store.children(runs)
+    for run in (children["learnable-0000"], store.client.get_run(runs.parent)):
         assert (run.info.status, run.data.tags["closed_by"]) == ("KILLED", "reconcile")
-    assert "closed_by" not in found["learnable-0001"].data.tags
+    assert "closed_by" not in children["learnable-0001"].data.tags
     again = store.runs("abandoned")
-    again.bring(running)
+    again.update(running)
     for run in (store.children(again)["learnable-0000"], store.client.get_run(runs.parent)):
         assert run.info.status == "RUNNING"
         assert "closed_by" not in run.data.tags
@@ -297,8 +293,8 @@ def test_abandoned_runs_are_closed_and_go_on(store: Mlflow) -> None:
 
 def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
     one, two = store.runs("one"), store.runs("two")
-    one.bring(make_record())
-    two.bring(make_record())
+    one.update(make_record())
+    two.update(make_record())
     assert one.parent != two.parent
     assert store.children(one).keys() == store.children(two).keys() == {"learnable-0000"}
 
@@ -306,15 +302,15 @@ def test_studies_of_one_name_keep_their_own_parents(store: Mlflow) -> None:
 def test_values_that_are_not_finite_are_left_out_and_named(store: Mlflow) -> None:
     runs = store.runs("not finite")
     metrics = {"eval/nll": math.nan, "eval/ppl": math.inf, "train/nll": 2.0}
-    runs.bring(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
-    found = store.children(runs)["learnable-0000"].data
-    assert {"eval/nll", "eval/ppl"}.isdisjoint(found.metrics)
-    assert found.metrics["train/nll"] == 2.0
-    assert found.tags["hylorada.not_finite"] == "eval/nll = nan, eval/ppl = inf"
+    runs.update(make_record(state="diverged", reports=[make_report(2, metrics=metrics)]))
+    data = store.children(runs)["learnable-0000"].data
+    assert {"eval/nll", "eval/ppl"}.isdisjoint(data.metrics)
+    assert data.metrics["train/nll"] == 2.0
+    assert data.tags["hylorada.not_finite"] == "eval/nll = nan, eval/ppl = inf"
 
 
 def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflow) -> None:
-    """SQLite would keep 1.797e308."""
+    """SQLite would store 1.797e308 for it."""
     runs = store.runs("infinite")
     runs.finish(
         {}, {"test/ppl_a": math.inf, "test/change_a_vs_b_percent": math.nan, "test/ppl_b": 7.5}, 1
@@ -336,7 +332,7 @@ def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:
             make_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})
         ]
     )
-    runs.bring(record)
+    runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "boundary/1399") == [(0, 1399.0), (2, 1399.0)]
     assert sum(k.startswith("boundary/") for k in run.data.metrics) == 1399 + 3
@@ -346,7 +342,7 @@ def test_long_values_are_cut_visibly(store: Mlflow) -> None:
     runs = store.runs("long")
     names = [f"layer_{i}" for i in range(2000)]
     record = make_record(adapter={"target_modules": names}, params=dict.fromkeys(names, 1))
-    runs.bring(record)
+    runs.update(record)
     data = store.children(runs)[record.name].data
     for shown in (data.params["target_modules"], data.tags["hylorada.searched"]):
         assert len(shown) == 500
@@ -384,8 +380,8 @@ def test_finish_logs_files_and_figures_and_ends_the_parent(store: Mlflow, tmp_pa
         "report.html",
         "block_nll",
     }
-    kept = store.client.list_artifacts(runs.parent, "block_nll/fixed-0001-confirm-00")
-    assert [a.path for a in kept] == ["block_nll/fixed-0001-confirm-00/test_block_nll.npy"]
+    artifacts = store.client.list_artifacts(runs.parent, "block_nll/fixed-0001-confirm-00")
+    assert [a.path for a in artifacts] == ["block_nll/fixed-0001-confirm-00/test_block_nll.npy"]
 
 
 def test_deleted_experiment_is_refused(store: Mlflow) -> None:

@@ -1,4 +1,4 @@
-"""Whole studies on a real MLflow server behind a login, behind TLS, behind a gateway; and one that is copied."""
+"""Whole studies on a real MLflow server behind a login, TLS or a gateway, and a copied one."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def _run(name: str, model: str, storage: Path, *more: str) -> Done:
 
 
 def _check_whole(server: Server, name: str, storage: Path) -> None:
-    """The server holds every trial once, and the report; the storage holds no database of its own."""
+    """Check that the server holds each trial once and the report, and that no database is local."""
     client = Mlflow(server.uri).client
     experiment = client.get_experiment_by_name(name)
     assert experiment is not None
@@ -56,7 +56,7 @@ def _check_whole(server: Server, name: str, storage: Path) -> None:
 
 
 def _check_secret(storage: Path, done: Done, secret: str) -> None:
-    """No file of the study and nothing that was printed holds it."""
+    """Check that neither the study's files nor the printed lines contain a secret."""
     assert secret not in done.out + done.err
     assert [
         p for p in storage.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()
@@ -69,10 +69,8 @@ def test_study_behind_a_login(
     gateway = Gateway(server.port, authorization=basic("ada", "geheim-1"))
     refused = _run("login", toy_model, tmp_path / "refused", f"--tracking-uri={gateway.uri}")
     assert refused.code == 2
-    assert (
-        f"tracking_uri {gateway.uri!r} refuses: 401: You are not authenticated. Ask the admin.; "
-        in refused.err
-    )
+    assert f"tracking_uri {gateway.uri!r} rejects the request: 401: You are not" in refused.err
+    assert "You are not authenticated. Ask the admin.; " in refused.err
     assert not (tmp_path / "refused").exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", gateway.uri)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")

@@ -1,4 +1,4 @@
-"""A tracker whose database is locked, full or gone, or refuses."""
+"""A tracker whose MLflow database is locked, full or lost, or rejects updates."""
 
 import sqlite3
 import threading
@@ -8,35 +8,38 @@ from typing import Any
 import pytest
 import sqlalchemy
 from filelock import FileLock
-from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
+from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report, parent_of
 from mlflow_server import timed, wait_for_line
 from study_runs import wait_until
 
 from hylorada import InputError
 from studies.process.options import default_uri
-from studies.tracking.tracker import Tracker, reconcile
+from studies.tracking.background_tracker import BackgroundTracker
+from studies.tracking.runs import StudyRuns
+from studies.tracking.services import reconcile
 from studies.trials.records import Record
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:The ``noload`` loader strategy is deprecated"
-    ),  # MLflow's own
+    # Raised by MLflow itself.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     pytest.mark.usefixtures("short_waits"),
 ]
 
 
-def _tell_trials(tracker: Tracker, records: list[Record], steps: tuple[int, ...]) -> None:
-    """One report of each trial after another, as the driver does."""
+def _report_trials(
+    tracker: BackgroundTracker, records: list[Record], steps: tuple[int, ...]
+) -> None:
+    """Send one report of each trial after another, as the driver does."""
     for step in steps:
         for record in records:
             record.reports.append(make_report(step))
-            tracker.tell(record)
+            tracker.update(record)
 
 
-def _end(tracker: Tracker, records: list[Record]) -> None:
+def _end(tracker: BackgroundTracker, records: list[Record]) -> None:
     for record in records:
         record.state = "complete"
-        tracker.tell(record)
+        tracker.update(record)
 
 
 def _database(store: Mlflow) -> Path:
@@ -47,13 +50,13 @@ def test_trials_are_told_without_waiting(store: Mlflow, said: list[str]) -> None
     tracker = store.tracker("fast", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(3)]
     tracker.describe({"commit": "a"}, {"model": "tiny"})
-    assert timed(lambda: _tell_trials(tracker, records, (2, 4, 6))) < 1
+    assert timed(lambda: _report_trials(tracker, records, (2, 4, 6))) < 1
     _end(tracker, records)
     tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
     store.check_whole(tracker, records)
-    parent = store.client.get_run(tracker.parent)
+    parent = store.client.get_run(parent_of(tracker))
     assert (parent.info.status, parent.data.params, said) == ("FINISHED", {"model": "tiny"}, [])
-    (figure,) = store.client.get_metric_history(tracker.parent, "test/ppl_fixed")
+    (figure,) = store.client.get_metric_history(parent_of(tracker), "test/ppl_fixed")
     assert figure.timestamp == records[0].reports[-1].time
 
 
@@ -65,8 +68,8 @@ def test_told_again_a_finished_study_changes_nothing(store: Mlflow, said: list[s
         tracker.catch_up(records)
         tracker.finish(records, {}, {"test/ppl_fixed": 12.5})
         store.check_whole(tracker, records)
-        assert len(store.client.get_metric_history(tracker.parent, "test/ppl_fixed")) == 1
-        parent = store.client.get_run(tracker.parent).info
+        assert len(store.client.get_metric_history(parent_of(tracker), "test/ppl_fixed")) == 1
+        parent = store.client.get_run(parent_of(tracker)).info
         assert parent.end_time >= parent.start_time
         ends.append((store.children(tracker)["fixed-0000"].info.end_time, parent.end_time))
     assert (ends[0] == ends[1], said) == (True, [])
@@ -78,16 +81,16 @@ def test_abort_kills_what_runs(store: Mlflow, said: list[str]) -> None:
         make_record("fixed-0000"),
         make_record("fixed-0001", "complete", reports=[make_report(2)]),
     ]
-    tracker.tell(records[0])
-    records[0].reports.append(make_report(2))  # kept, but the stop came before MLflow was told
+    tracker.update(records[0])
+    records[0].reports.append(make_report(2))  # stored, but the stop came before it was sent
     tracker.abort(records, "KILLED")
-    found = store.children(tracker)
-    assert {n: r.info.status for n, r in found.items()} == {
+    children = store.children(tracker)
+    assert {n: r.info.status for n, r in children.items()} == {
         "fixed-0000": "KILLED",
         "fixed-0001": "FINISHED",
     }
-    assert store.series(found["fixed-0000"], "eval/nll") == [(2, 3.0)]
-    assert store.client.get_run(tracker.parent).info.status == "KILLED"
+    assert store.series(children["fixed-0000"], "eval/nll") == [(2, 3.0)]
+    assert store.client.get_run(parent_of(tracker)).info.status == "KILLED"
 
 
 def test_locked_database_is_waited_for(store: Mlflow, said: list[str]) -> None:
@@ -95,7 +98,7 @@ def test_locked_database_is_waited_for(store: Mlflow, said: list[str]) -> None:
     records = [make_record("fixed-0000")]
     backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
     backup.execute("BEGIN EXCLUSIVE")
-    assert timed(lambda: _tell_trials(tracker, records, (2, 4))) < 1
+    assert timed(lambda: _report_trials(tracker, records, (2, 4))) < 1
     threading.Timer(2.5, backup.execute, ("COMMIT",)).start()
     _end(tracker, records)
     assert timed(lambda: tracker.finish(records, {}, {})) > 1
@@ -109,38 +112,41 @@ def test_database_locked_for_longer_than_sqlite_waits(store: Mlflow, said: list[
     records = [make_record("fixed-0000")]
     backup = sqlite3.connect(_database(store), isolation_level=None, check_same_thread=False)
     backup.execute("BEGIN EXCLUSIVE")
-    _tell_trials(tracker, records, (2, 4))
-    wait_for_line(said, "does not answer (database is locked); training goes on, 1 run waiting", 60)
+    _report_trials(tracker, records, (2, 4))
+    wait_for_line(
+        said, "does not respond (database is locked); training continues, 1 run waiting", 60
+    )
     backup.execute("COMMIT")
     backup.close()
     _end(tracker, records)
     tracker.finish(records, {}, {})
     store.check_whole(tracker, records)
-    assert [line for line in said if "answers again" in line]
+    assert [line for line in said if "responds again" in line]
 
 
 def test_full_disk_is_told_and_made_up_for(store: Mlflow, said: list[str]) -> None:
     tracker = store.tracker("full", said)
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2,))
-    engine = tracker._runs.client._tracking_client.store.engine
-    limit = 1  # page: SQLite takes no more than there are
+    _report_trials(tracker, records, (2,))
+    assert isinstance(tracker.tracker, StudyRuns)
+    engine = tracker.tracker.client._tracking_client.store.engine
+    limit = 1  # page, so that SQLite adds none to those it has
 
     def restrict(connection: Any, *_: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {limit}")
 
     sqlalchemy.event.listen(engine, "checkout", restrict)
-    _tell_trials(tracker, records, tuple(range(4, 400, 2)))
+    _report_trials(tracker, records, tuple(range(4, 400, 2)))
     wait_for_line(
-        said, "does not answer (database or disk is full); training goes on, 1 run waiting"
+        said, "does not respond (database or disk is full); training continues, 1 run waiting"
     )
     limit = 1 << 30
     _end(tracker, records)
     tracker.finish(records, {}, {})
     store.check_whole(tracker, records)
     assert [
-        part for part in ("answers again", "not in MLflow yet", "refuses") if part in "".join(said)
-    ] == ["answers again"]
+        part for part in ("responds again", "not in MLflow yet", "rejects") if part in "".join(said)
+    ] == ["responds again"]
 
 
 def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str]) -> None:
@@ -148,8 +154,8 @@ def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str])
     tracker = store.tracker("lost", said)
     (tmp_path / "mlflow.db").rename(tmp_path / "elsewhere.db")
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2,))
-    wait_for_line(said, "training goes on, 1 run waiting")
+    _report_trials(tracker, records, (2,))
+    wait_for_line(said, "training continues, 1 run waiting")
     for path in tmp_path.glob("mlflow.db*"):
         path.unlink()
     (tmp_path / "elsewhere.db").rename(tmp_path / "mlflow.db")
@@ -161,19 +167,20 @@ def test_lost_database_is_told_and_ends_nothing(tmp_path: Path, said: list[str])
 def test_refused_run_is_told_once_and_keeps_nothing_back(store: Mlflow, said: list[str]) -> None:
     tracker = store.tracker("refused", said)
     records = [make_record(f"fixed-{i:04d}") for i in range(2)]
-    _tell_trials(tracker, records, (2,))
-    wait_until(lambda: len(store.children(tracker)) == 2 and not tracker._due)
-    store.client.delete_run(
-        store.children(tracker)["fixed-0000"].info.run_id
-    )  # by hand, in the page
-    _tell_trials(tracker, records, (4, 6))
+    _report_trials(tracker, records, (2,))
+    wait_until(lambda: len(store.children(tracker)) == 2 and tracker.pending == 0)
+    # As by hand in MLflow's page.
+    store.client.delete_run(store.children(tracker)["fixed-0000"].info.run_id)
+    _report_trials(tracker, records, (4, 6))
     _end(tracker, records)
     tracker.finish(records, {}, {})
     store.check_whole(tracker, records[1:])
     first, last = said
-    assert first.startswith(f"MLflow at {store.uri} refuses fixed-0000 (INVALID_PARAMETER_VALUE: ")
-    assert first.endswith("; training goes on")
-    assert last.startswith("1 run not whole in MLflow; first fixed-0000: INVALID_PARAMETER_VALUE: ")
+    assert first.startswith(f"MLflow at {store.uri} rejects fixed-0000 (INVALID_PARAMETER_VALUE: ")
+    assert first.endswith("; training continues")
+    assert last.startswith(
+        "1 run incomplete in MLflow; first: fixed-0000: INVALID_PARAMETER_VALUE: "
+    )
     again = store.tracker("refused", said)
     again.finish(records, {}, {})
     store.check_whole(again, records)
@@ -186,11 +193,11 @@ def test_deleted_experiment_is_told_and_ends_nothing(tmp_path: Path, said: list[
     assert experiment is not None
     store.client.delete_experiment(experiment.experiment_id)
     records = [make_record("fixed-0000")]
-    _tell_trials(tracker, records, (2, 4))
+    _report_trials(tracker, records, (2, 4))
     _end(tracker, records)
     assert timed(lambda: tracker.finish(records, {}, {})) < 10
-    assert "refuses fixed-0000" in said[0]
-    with pytest.raises(InputError, match="is deleted; restore it, or name the study otherwise"):
+    assert "rejects fixed-0000" in said[0]
+    with pytest.raises(InputError, match="is deleted; restore it, or give the study another name"):
         store.tracker("gone", said)
 
 
@@ -199,8 +206,8 @@ def test_runs_of_a_process_that_is_gone_are_closed(
 ) -> None:
     record = make_record(reports=[make_report(2)])
     tracker = store.tracker("0123456789abcdef", said)
-    tracker.tell(record)
-    wait_until(lambda: not tracker._due)
+    tracker.update(record)
+    wait_until(lambda: tracker.pending == 0)
     assert (
         reconcile(store.uri, EXPERIMENT, tmp_path) is None
     )  # a folder without an id has never run
@@ -212,7 +219,7 @@ def test_runs_of_a_process_that_is_gone_are_closed(
     assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     run = store.children(tracker)[record.name]
     assert (run.info.status, run.data.tags["closed_by"]) == ("KILLED", "reconcile")
-    away = "MLflow at http://127.0.0.1:9 does not answer (NewConnectionError)"
+    away = "MLflow at http://127.0.0.1:9 does not respond (NewConnectionError)"
     assert reconcile("http://127.0.0.1:9", EXPERIMENT, tmp_path) == away
     assert reconcile(default_uri(tmp_path), EXPERIMENT, tmp_path) is None
     assert not (tmp_path / "mlflow.db").exists()
@@ -225,4 +232,4 @@ def test_runs_of_a_living_process_are_left_alone(
     (tmp_path / "id").write_text("456789ab456789ab")
     with FileLock(tmp_path / "lock"):
         assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
-    assert store.client.get_run(tracker.parent).info.status == "RUNNING"
+    assert store.client.get_run(parent_of(tracker)).info.status == "RUNNING"

@@ -1,18 +1,18 @@
-"""A real MLflow server that hangs, dies, loses answers, or keeps artifacts where only itself can put them."""
+"""A real MLflow server that hangs, dies, loses answers, or puts artifacts on its own disk."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
+from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report, parent_of
 from mlflow_server import Server, Wire, timed, wait_for_line
 from study_runs import wait_until
 
 from hylorada import InputError
+from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.checks import check_server
 from studies.tracking.experiment import open_runs
-from studies.tracking.tracker import Tracker
 from studies.trials.records import Record
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.faults, pytest.mark.usefixtures("short_waits")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.faults, pytest.mark.usefixtu
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that serves artifacts, but puts new experiments where only itself can write."""
+    """A server that serves artifacts, but locates new experiments where only it can write."""
     folder = tmp_path_factory.mktemp("server")
     started = Server(
         folder,
@@ -38,29 +38,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _awake(server: Server) -> Iterator[None]:
-    """Whatever a test has done to the server."""
+    """Wake or restart the server after each test."""
     yield
     server.wake()
     if not server.lives():
         server.start()
 
 
-def _report(tracker: Tracker, records: list[Record], *steps: int) -> None:
+def _report(tracker: BackgroundTracker, records: list[Record], *steps: int) -> None:
     for step in steps:
         for record in records:
             record.reports.append(make_report(step))
-            tracker.tell(record)
+            tracker.update(record)
 
 
-def _finish(tracker: Tracker, records: list[Record], patience: float = 60) -> None:
+def _finish(tracker: BackgroundTracker, records: list[Record], patience: float = 60) -> None:
     for record in records:
         record.state = "complete"
-        tracker.tell(record)
+        tracker.update(record)
     tracker.finish(records, {}, {}, patience)
 
 
-def _wait_sent(tracker: Tracker) -> None:
-    wait_until(lambda: not tracker._due, 60)
+def _wait_sent(tracker: BackgroundTracker) -> None:
+    wait_until(lambda: tracker.pending == 0, 60)
 
 
 def test_server_that_hangs_loses_and_doubles_nothing(server: Server, said: list[str]) -> None:
@@ -71,12 +71,12 @@ def test_server_that_hangs_loses_and_doubles_nothing(server: Server, said: list[
     _wait_sent(tracker)
     server.hang()
     assert timed(lambda: _report(tracker, records, 4, 6)) < 1
-    wait_for_line(said, "does not answer (ReadTimeoutError); training goes on, 3 runs waiting")
+    wait_for_line(said, "does not respond (ReadTimeoutError); training continues, 3 runs waiting")
     server.wake()
-    wait_for_line(said, "answers again; 3 runs to send")
+    wait_for_line(said, "responds again; 3 runs to send")
     _finish(tracker, records)
     store.check_whole(tracker, records)
-    assert store.client.get_run(tracker.parent).info.status == "FINISHED"
+    assert store.client.get_run(parent_of(tracker)).info.status == "FINISHED"
 
 
 def test_server_that_dies_is_sent_the_rest_when_it_is_back(server: Server, said: list[str]) -> None:
@@ -89,10 +89,10 @@ def test_server_that_dies_is_sent_the_rest_when_it_is_back(server: Server, said:
     _report(tracker, records, 4)
     records.append(make_record("fixed-0002"))
     _report(tracker, records, 6)
-    wait_for_line(said, "; training goes on")
-    # a new connection that is refused, or an old one that broke
+    wait_for_line(said, "; training continues")
+    # A new connection was rejected, or an old one broke.
     assert re.search(
-        r"does not answer \((NewConnectionError|ProtocolError)\); training goes on", said[0]
+        r"does not respond \((NewConnectionError|ProtocolError)\); training continues", said[0]
     )
     server.start()
     _finish(tracker, records)
@@ -117,7 +117,7 @@ def test_lost_answer_gives_nothing_twice(
     _finish(tracker, records)
     assert wire.lost == 2
     Mlflow(server.uri).check_whole(tracker, records)
-    assert sum("does not answer (ProtocolError); training goes on" in line for line in said) in (
+    assert sum("does not respond (ProtocolError); training continues" in line for line in said) in (
         1,
         2,
     )
@@ -136,15 +136,15 @@ def test_server_away_at_the_end_is_sent_the_rest_by_the_next_run(
     assert timed(lambda: _finish(tracker, records, patience=3)) < 6
     server.wake()
     assert said[-2] == f"waiting up to 3 s for MLflow at {server.uri}; 3 runs waiting"
-    assert (
-        said[-1]
-        == f"3 runs not in MLflow yet; the same command sends them once {server.uri} answers"
+    assert said[-1] == (
+        "3 runs not in MLflow yet; to send the rest, run the same command once "
+        f"{server.uri} responds"
     )
     again = store.tracker("away at the end", said)
     again.catch_up(records)
     again.finish(records, {}, {})
     store.check_whole(again, records)
-    assert store.client.get_run(again.parent).info.status == "FINISHED"
+    assert store.client.get_run(parent_of(again)).info.status == "FINISHED"
 
 
 def test_abort_does_not_hang_with_its_server(server: Server, said: list[str]) -> None:
@@ -197,7 +197,7 @@ def test_artifacts_are_tried_out_before_anything_is_trained(server: Server) -> N
     client = Mlflow(server.uri).client
     client.create_experiment("elsewhere", artifact_location="s3://no-such-bucket/x")
     with pytest.raises(
-        InputError, match=r"experiment 'elsewhere' of .*: no artifact can be kept at s3://"
+        InputError, match=r"experiment 'elsewhere' of .*: can't write artifacts to s3://"
     ):
         open_runs(server.uri, "elsewhere", Path(), "x", print)
     runs = open_runs(server.uri, EXPERIMENT, Path(), "probed", print)

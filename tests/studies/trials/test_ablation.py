@@ -91,8 +91,8 @@ def test_any_path_joins_its_points_and_stays_within_the_space(seed: int) -> None
     assert [m.start for m in moves] == ends[:-1]
     assert all(SPACE.first(end) == end for end in ends)
     for move in moves:
-        kept = move.start.keys() & move.end.keys()
-        assert [n for n in SPACE.parameters if n in kept and move.start[n] != move.end[n]] == [
+        shared = move.start.keys() & move.end.keys()
+        assert [n for n in SPACE.parameters if n in shared and move.start[n] != move.end[n]] == [
             move.parameter
         ]
 
@@ -115,11 +115,8 @@ def _drawn(draws: random.Random) -> dict[str, Any]:
     [
         ({"num_buckets": 16}, "num_buckets", [8, 32]),  # by size, whatever their order in the space
         ({"num_buckets": 32}, "num_buckets", [16]),
-        (
-            {"boundary_init": "log"},
-            "boundary_init",
-            ["uniform", "fixed"],
-        ),  # no order: each other value
+        # Without an order, every other value is a neighbour.
+        ({"boundary_init": "log"}, "boundary_init", ["uniform", "fixed"]),
         ({"temperature": 0.02}, "temperature", [0.002, 0.2]),  # a third of three decades
         ({"temperature": 0.5}, "temperature", [0.05, 1.0]),  # up to the end of the range
         ({"temperature": 1.0}, "temperature", [0.1]),
@@ -141,10 +138,8 @@ def test_neighbours_are_one_step_away(
 
 def test_a_neighbour_gives_what_it_makes_active_the_defaults() -> None:
     (_, fixed) = (m for m in neighbours(SPACE, ["boundary_init"], point(), DEFAULTS))
-    assert fixed.also == {
-        "boundary_warmup": 0.3,
-        "boundary_diversity": 0.0,
-    }  # the second has no default: its first
+    # The second has no default and takes its first value.
+    assert fixed.also == {"boundary_warmup": 0.3, "boundary_diversity": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Numbers that are stored twice, ids that are kept twice, and files that lie in the wrong place."""
+"""Numbers and ids that are stored twice, and files in the wrong place."""
 
 import ctypes
 import json
@@ -17,9 +17,6 @@ from hylorada.runtime.checksums import SEAL, digest, sealed, unsealed
 from studies.analysis.results import read_results
 from studies.cli.commands import main
 from studies.files.folder_files import stored_study, study_lock
-from studies.files.paths import database_path, path_problem
-from studies.process.options import Options, default_uri
-from studies.runner.run import _check_storage
 from studies.spec.study import Study
 from studies.trials.messages import CHECKPOINT
 from studies.trials.records import read_id
@@ -43,7 +40,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(folder: Path) -> Path:
-    """The same as an earlier version would have left it: without checksums."""
+    """The folder as an earlier version would have written it, without checksums."""
     for path in folder.rglob("*.json"):
         values = json.loads(path.read_text())
         drop = {SEAL, "reports_seal", *(["id"] if path.name == "study.json" else [])}
@@ -176,14 +173,14 @@ def test_lost_id_of_an_earlier_version_makes_no_second_parent(old: Path) -> None
     assert not (old / "id").exists()
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_copy_of_a_trial_is_told_from_a_renamed_one(folder: Path, kept: bool) -> None:
+@pytest.mark.parametrize("original", [True, False])
+def test_copy_of_a_trial_is_told_from_a_renamed_one(folder: Path, original: bool) -> None:
     trial = folder / "trials" / "fixed-0002"
     shutil.copytree(trial, trial.with_name("fixed-0002 copy"))
-    if not kept:
+    if not original:
         shutil.rmtree(trial)
-    remedy = "a copy of 'fixed-0002': move it out of " if kept else "rename it to 'fixed-0002'"
-    with pytest.raises(InputError, match=f"fixed-0002 copy is no trial's folder; .*{remedy}"):
+    remedy = "a copy of 'fixed-0002': move it out of " if original else "rename it to 'fixed-0002'"
+    with pytest.raises(InputError, match=f"fixed-0002 copy is not a trial's folder; .*{remedy}"):
         reopen(folder)
 
 
@@ -204,70 +201,23 @@ def test_lost_winner_of_a_confirm_run_is_named(folder: Path) -> None:
         reopen(folder)
 
 
-# --- places ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["a%41b", "a#b", "a?b", "100%", "a b", "é{x}&"])
-def test_address_of_mlflow_leads_to_its_file(tmp_path: Path, name: str) -> None:
-    assert database_path(default_uri(tmp_path / name)) == tmp_path / name / "mlflow.db"
-
-
-@pytest.mark.parametrize(
-    ("target", "problem"),
-    [
-        ("nowhere", "place is a link to nowhere, which is missing"),
-        ("place", "place is a link that leads back to"),
-    ],
-)
-@pytest.mark.parametrize("below", ["", "runs"])
-def test_link_that_leads_nowhere_is_named(
-    tmp_path: Path, target: str, problem: str, below: str
-) -> None:
-    (tmp_path / "place").symlink_to(target)
-    storage = tmp_path / "place" / below
-    assert problem in str(path_problem(storage))
-    with pytest.raises(InputError, match=problem):
-        _check_storage(Options(storage=storage))
-    assert os.listdir(tmp_path) == ["place"]
-
-
-@pytest.mark.parametrize("name", ["studies", "artifacts", "cache", "mlflow.db"])
-def test_link_within_the_storage_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).symlink_to("nowhere")
-    with pytest.raises(
-        InputError,
-        match=f"{name} is a link to nowhere, which is missing; repair or remove the link",
-    ):
-        _check_storage(Options(storage=tmp_path))
-
-
-@pytest.mark.parametrize("command", ["report", "status", "list", "ui"])
-def test_commands_on_a_link_in_a_circle_end_in_a_line(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    name = ["made"] if command in ("report", "status") else []
-    assert main([command, *name, f"--storage={tmp_path / 'loop'}"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-# --- what may not be read --------------------------------------------------------------------------------------------
+# --- permissions ---
 
 
 @contextmanager
 def heeding_permissions() -> Iterator[None]:
-    """Let permissions apply to root as well: Linux's CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH are put aside."""
+    """Apply permissions to root as well, without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
     libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
-    found = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, twice
-    assert libc.capget(header, found) == 0
-    effective = found[0]
-    found[0] &= ~0b110
-    assert libc.capset(header, found) == 0
+    capabilities = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice
+    assert libc.capget(header, capabilities) == 0
+    effective = capabilities[0]
+    capabilities[0] &= ~0b110
+    assert libc.capset(header, capabilities) == 0
     try:
         yield
     finally:
-        found[0] = effective
-        assert libc.capset(header, found) == 0
+        capabilities[0] = effective
+        assert libc.capset(header, capabilities) == 0
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
@@ -288,8 +238,8 @@ def test_folder_that_may_not_be_read_is_named(
     for command in commands:
         with heeding_permissions():
             code = main([*command, f"--storage={storage}"])
-        told = f"hylorada: {storage / place} can't be read: Permission denied\n"
-        assert (command[0], code, capsys.readouterr().err) == (command[0], 2, told)
+        note = f"hylorada: {storage / place} can't be read: Permission denied\n"
+        assert (command[0], code, capsys.readouterr().err) == (command[0], 2, note)
     os.chmod(storage / place, 0o755)
 
 
@@ -330,12 +280,12 @@ def test_storage_that_is_no_folder_is_named(
     assert re.fullmatch(rf"hylorada: {tmp_path / place}.*{problem}.*\n", capsys.readouterr().err)
 
 
-# --- runs that were under way when their files were lost -----
+# --- runs in progress that lost files ---
 
 
 @pytest.fixture(scope="module")
 def made_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study folder whose second seeds are being trained: their checkpoints are of step 6."""
+    """A study folder whose second seeds are in training, with checkpoints at step 6."""
     folder = tmp_path_factory.mktemp("half") / "studies" / "made"
     make(folder, "confirm").close()
     return folder
@@ -375,12 +325,12 @@ def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
     run = winner_run(half, seed=1)
     damage(run / file)
     assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
-    told = f"{run / file} {problem}"
+    note = f"{run / file} {problem}"
     assert (
         capsys.readouterr().err
-        == f"hylorada: note: {told}; `hylorada run made` trains {run.name} again\n"
+        == f"hylorada: note: {note}; `hylorada run made` trains {run.name} again\n"
     )
-    assert reopen(half) == [f"{told}; {run.name} is trained again"]
+    assert reopen(half) == [f"{note}; {run.name} is trained again"]
     assert not (run / CHECKPOINT).exists()
 
 
@@ -388,9 +338,8 @@ def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
     "crash",
     [
         lambda run: keep_lines(2)(run / "reports.jsonl"),  # between a checkpoint and its report
-        lambda run: [
-            path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)
-        ],  # before the first report
+        # before the first report
+        lambda run: [path.unlink() for path in (run / "reports.jsonl", run / CHECKPOINT)],
         lambda run: swap(run / CHECKPOINT, winner_run(run.parents[1], "baseline", 1) / CHECKPOINT),
         lambda run: keep_lines(0)(run / CHECKPOINT),
     ],
@@ -410,8 +359,8 @@ def test_lost_run_of_a_finished_study_is_told(
     path = winner_run(folder) / "trial.json"
     path.unlink()
     assert main(["status", "made", f"--storage={folder.parents[1]}"]) == 0
-    told = f"{path} is missing; `hylorada run made` trains {path.parent.name} again"
-    assert capsys.readouterr().err == f"hylorada: note: {told}\n"
+    note = f"{path} is missing; `hylorada run made` trains {path.parent.name} again"
+    assert capsys.readouterr().err == f"hylorada: note: {note}\n"
 
 
 def test_status_tells_nothing_while_a_process_is_at_work(

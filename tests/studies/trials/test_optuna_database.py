@@ -1,4 +1,4 @@
-"""A lost or damaged ``optuna.db`` is made again from the trial files, and the search goes on as if nothing had been."""
+"""A lost or damaged ``optuna.db`` is rebuilt from the trial files without affecting the search."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ TRIALS = 20  # TPE begins after six
 
 @pytest.fixture(scope="module")
 def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study folder whose search was broken off."""
+    """A study folder whose search was interrupted."""
     folder = tmp_path_factory.mktemp("made") / "studies" / "made"
     make(folder, "search", trials=TRIALS).close()
     return folder
@@ -41,8 +41,8 @@ def reopen(folder: Path) -> Store:
     return Store(folder, Study.from_dict(stored_study(folder / "study.json")))
 
 
-def go_on(folder: Path) -> tuple[list[str], list[Any]]:
-    """The notes of opening a study, and what it proposes from there."""
+def resume(folder: Path) -> tuple[list[str], list[Any]]:
+    """Return the notes of opening a study, and its next proposals."""
     store, proposals = reopen(folder), []
     for number in range(5):
         for arm in store.study.arms:
@@ -57,9 +57,9 @@ def go_on(folder: Path) -> tuple[list[str], list[Any]]:
 
 @pytest.fixture(scope="module")
 def unbroken(broken_off: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The proposals of a study whose database nobody touched."""
+    """The proposals of a study with an undamaged database."""
     copy = shutil.copytree(broken_off, tmp_path_factory.mktemp("unbroken") / "made")
-    notes, proposals = go_on(copy)
+    notes, proposals = resume(copy)
     assert notes == []
     return proposals
 
@@ -86,8 +86,8 @@ def overwrite(at: int, content: bytes) -> Callable[[Path], object]:
     ("damage", "fault"),
     [
         (Path.unlink, "is missing"),
-        (lambda path: path.write_bytes(b""), r"is damaged \(no SQLite database\)"),
-        (lambda path: path.write_bytes(b"garbage" * 500), r"is damaged \(no SQLite database\)"),
+        (lambda path: path.write_bytes(b""), r"is damaged \(not a SQLite database\)"),
+        (lambda path: path.write_bytes(b"garbage" * 500), r"is damaged \(not a SQLite database\)"),
         (overwrite(4096, b"garbage" * 20_000), r"is damaged \(database disk image is malformed\)"),
         (overwrite(100, b"\0" * 400), r"is damaged \(.+\)"),
         (
@@ -120,7 +120,7 @@ def test_search_goes_on_as_an_unbroken_one_does(
 ) -> None:
     path = folder / "optuna.db"
     damage(path)
-    (note,), proposals = go_on(folder)
+    (note,), proposals = resume(folder)
     assert proposals == unbroken
     assert re.fullmatch(rf"{re.escape(str(path))} {fault}.*; rebuilt it from the trial files", note)
     store = reopen(folder)
@@ -184,7 +184,7 @@ def test_locked_database_is_not_taken_for_a_damaged_one(folder: Path) -> None:
     path = folder / "optuna.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        storage = optuna.storages.RDBStorage  # as the store opens it, but without its patience
+        storage = optuna.storages.RDBStorage  # as the store opens it, but without waiting
         with pytest.raises(StorageInternalError, match="commit") as raised:
             storage(
                 address(path),
@@ -200,7 +200,7 @@ def test_any_folder_name_will_do(
 ) -> None:
     copy = shutil.copytree(broken_off, tmp_path / name / "made")
     (copy / "optuna.db").unlink()
-    notes, proposals = go_on(copy)
+    notes, proposals = resume(copy)
     assert len(notes) == 1
     assert proposals == unbroken
     assert [p.name for p in tmp_path.iterdir()] == [name]
@@ -216,7 +216,7 @@ def test_status_needs_no_database(folder: Path, capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert out == whole
     assert err == (
-        f"hylorada: note: {folder / 'optuna.db'} is missing or damaged; `hylorada run made` rebuilds it from the trial "
-        "files\n"
+        f"hylorada: note: {folder / 'optuna.db'} is missing or damaged; `hylorada run made` "
+        "rebuilds it from the trial files\n"
     )
     assert not (folder / "optuna.db.damaged").exists()

@@ -1,118 +1,22 @@
-"""The study folder: nothing is lost or repeated, wherever a crash falls; Optuna says what the files say."""
+"""The study folder: a crash loses and repeats nothing, and Optuna agrees with the files."""
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import optuna
 import pytest
 from optuna.trial import TrialState
+from store_trials import ARM, VALUES, Open, check_agreement, make_report, optuna_trial, run_trial
 
 from hylorada import InputError
 from studies.cli.commands import main
 from studies.files.folder_files import append_line, read_lines
-from studies.spec.study import Study
-from studies.trials.messages import Report
-from studies.trials.records import Record, State, read_record
+from studies.trials.records import State, read_record
 from studies.trials.store import Store
-
-ARM = "learnable"
-VALUES: dict[str, Any] = {
-    "definition": "learnable_bucketing",
-    "name": "try",
-    "trials": 12,
-    "eval_every": 2,
-    "grace_steps": 2,
-    "defaults": {"max_steps": 8},
-    "arms": {
-        ARM: {
-            "config": {"landmark_bucketing": "learnable"},
-            "space": {
-                "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
-                "num_buckets": {"choice": [8, 16]},
-                "boundary_init": {"choice": ["log", "fixed"]},
-                "boundary_warmup": {"low": 0.1, "high": 0.7, "when": {"boundary_init": "fixed"}},
-            },
-        },
-        "fixed": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
-    },
-}
-Open = Callable[..., Store]
-
-
-@pytest.fixture
-def open_store(tmp_path: Path, optuna_tables: Path) -> Iterator[Open]:
-    """Opens the same folder again and again, as new processes would: the store before is closed."""
-    last: list[Store] = []
-    (tmp_path / "try").mkdir()
-    shutil.copy(optuna_tables, tmp_path / "try")
-
-    def open_(folder: str = "try", **changes: Any) -> Store:
-        while last:
-            last.pop().close()
-        last.append(Store(tmp_path / folder, Study.from_dict(VALUES | changes)))
-        return last[0]
-
-    yield open_
-    for store in last:
-        store.close()
-
-
-def _report(step: int, nll: float = 3.0, **changes: Any) -> Report:
-    return Report(step=step, metrics={"eval/nll": nll}, done=step == 8, **changes)
-
-
-def _loss(number: int) -> float:
-    """A different loss for each trial, without order."""
-    return 3.0 + (number * 7 % 11) / 10
-
-
-def _run(store: Store, record: Record, state: State = "complete", steps: int = 8) -> None:
-    for step in range(2, steps + 1, 2):
-        store.report(record.name, _report(step, _loss(record.number)))
-    store.finish(record.name, state)
-
-
-def _trials(store: Store, arm: str = ARM) -> list[optuna.trial.FrozenTrial]:
-    """What another process reads in Optuna's database."""
-    database = optuna.storages.RDBStorage(
-        f"sqlite:///{store.folder / 'optuna.db'}",
-        skip_compatibility_check=True,
-        skip_table_creation=True,
-    )
-    found = optuna.load_study(study_name=arm, storage=database).trials
-    database.engine.dispose()
-    return found
-
-
-def _trial(store: Store, number: int) -> optuna.trial.FrozenTrial:
-    return _trials(store)[number]
-
-
-def _agree(store: Store) -> None:
-    """Optuna and the files hold the same trials, values and states."""
-    states = {
-        "running": TrialState.RUNNING,
-        "complete": TrialState.COMPLETE,
-        "pruned": TrialState.PRUNED,
-    }
-    for arm in store.study.arms:
-        trials = _trials(store, arm)
-        records = store.of("search", arm)
-        assert [t.number for t in trials] == [r.number for r in records]
-        for trial, record in zip(trials, records, strict=True):
-            assert trial.state == states.get(record.state, TrialState.FAIL)
-            assert trial.params == record.params
-            assert trial.intermediate_values == {
-                r.step: r.metrics["eval/nll"] for r in record.reports
-            }
 
 
 def test_propose_gives_the_defaults_first(open_store: Open) -> None:
@@ -136,9 +40,9 @@ def test_record_round_trips_through_its_files(open_store: Open) -> None:
     record = store.propose(ARM)
     store.report(
         record.name,
-        _report(2, boundaries=(1.5, 7.0), start_boundaries=(1.0, 8.0), applied={"r": 8}),
+        make_report(2, boundaries=(1.5, 7.0), start_boundaries=(1.0, 8.0), applied={"r": 8}),
     )
-    store.report(record.name, _report(4, math.inf))
+    store.report(record.name, make_report(4, math.inf))
     store.finish(record.name, "failed", "müde")
     again = read_record(store.trial_folder(record.name) / "trial.json")
     assert asdict(again) == asdict(record)
@@ -148,27 +52,27 @@ def test_record_round_trips_through_its_files(open_store: Open) -> None:
 def test_report_twice_is_ignored(open_store: Open) -> None:
     store = open_store()
     name = store.propose(ARM).name
-    assert store.report(name, _report(2, 3.0))
-    assert not store.report(name, _report(2, 9.0))
+    assert store.report(name, make_report(2, 3.0))
+    assert not store.report(name, make_report(2, 9.0))
     assert [r.metrics["eval/nll"] for r in store.records[name].reports] == [3.0]
     assert len(read_lines(store.trial_folder(name) / "reports.jsonl")) == 1
-    assert _trial(store, 0).intermediate_values == {2: 3.0}
+    assert optuna_trial(store, 0).intermediate_values == {2: 3.0}
 
 
 def test_finish_twice_keeps_the_first(open_store: Open) -> None:
     store = open_store()
     record = store.propose(ARM)
-    _run(store, record)
+    run_trial(store, record)
     store.finish(record.name, "failed", "too late")
     assert (store.records[record.name].state, store.records[record.name].reason) == (
         "complete",
         None,
     )
-    assert _trial(store, 0).state == TrialState.COMPLETE
+    assert optuna_trial(store, 0).state == TrialState.COMPLETE
 
 
 @pytest.mark.parametrize(
-    ("state", "told", "value"),
+    ("state", "expected", "value"),
     [
         ("complete", TrialState.COMPLETE, 3.7),
         ("pruned", TrialState.PRUNED, 3.7),
@@ -177,15 +81,15 @@ def test_finish_twice_keeps_the_first(open_store: Open) -> None:
     ],
 )
 def test_optuna_is_told_the_truth(
-    open_store: Open, state: State, told: TrialState, value: float | None
+    open_store: Open, state: State, expected: TrialState, value: float | None
 ) -> None:
     store = open_store()
     record = store.propose(ARM)
-    store.report(record.name, _report(2, 3.9))
-    store.report(record.name, _report(4, 3.7))
+    store.report(record.name, make_report(2, 3.9))
+    store.report(record.name, make_report(4, 3.7))
     store.finish(record.name, state)
-    trial = _trial(store, 0)
-    assert (trial.state, trial.value, trial.params) == (told, value, record.params)
+    trial = optuna_trial(store, 0)
+    assert (trial.state, trial.value, trial.params) == (expected, value, record.params)
     assert trial.intermediate_values == {2: 3.9, 4: 3.7}
 
 
@@ -193,10 +97,10 @@ def test_optuna_is_told_the_truth(
 def test_complete_without_a_finite_loss_is_diverged(open_store: Open, nll: float) -> None:
     store = open_store()
     record = store.propose(ARM)
-    store.report(record.name, _report(8, nll))
+    store.report(record.name, make_report(8, nll))
     store.finish(record.name, "complete")
     assert (record.state, record.reason) == ("diverged", "non-finite validation loss at step 8")
-    assert _trial(store, 0).state == TrialState.FAIL
+    assert optuna_trial(store, 0).state == TrialState.FAIL
     assert store.best(ARM) is None
 
 
@@ -215,7 +119,7 @@ def test_best_ignores_pruned_failed_diverged_and_nan(open_store: Open) -> None:
     ]
     for nll, state in cases:
         record = store.propose(ARM)
-        store.report(record.name, _report(8, nll))
+        store.report(record.name, make_report(8, nll))
         if state != "running":
             store.finish(record.name, state)
     best = store.best(ARM)
@@ -224,184 +128,18 @@ def test_best_ignores_pruned_failed_diverged_and_nan(open_store: Open) -> None:
     assert store.best("fixed") is None
 
 
-# --- crashes ---------------------------------------------------------------------------------------------------------
-
-
-_FEW: dict[str, Any] = {
-    "arms": {
-        ARM: {
-            "space": {
-                "learning_rate": {"low": 1e-3, "high": 1e-3},
-                "num_buckets": {"choice": [8, 16]},
-                "boundary_init": {"choice": ["log", "fixed"]},
-                "boundary_warmup": {"choice": [0.1, 0.2, 0.4], "when": {"boundary_init": "fixed"}},
-            },
-        },
-        "fixed": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
-    },
-}
-
-
-def _point(record: Record) -> tuple[Any, ...]:
-    return tuple(record.params.get(n) for n in ("num_buckets", "boundary_init", "boundary_warmup"))
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_small_space_is_drawn_without_repeats(open_store: Open, ends: bool) -> None:
-    """With results in between, and as one batch before any; opened again after each third proposal."""
-    store = open_store(trials=16, **_FEW)
-    drawn: list[tuple[Any, ...]] = []
-    while len(drawn) < store.planned(ARM):
-        record = store.propose(ARM)
-        if ends:
-            _run(store, record)
-        drawn.append(_point(record))
-        if len(drawn) % 3 == 0:
-            store = open_store(trials=16, **_FEW)
-    warmups = [("log", None), *(("fixed", w) for w in (0.1, 0.2, 0.4))]
-    assert sorted(drawn, key=str) == sorted(((n, *w) for n in (8, 16) for w in warmups), key=str)
-    assert store.planned("fixed") == 16
-
-
-def test_small_space_is_searched_in_another_order_by_another_seed(open_store: Open) -> None:
-    def order(folder: str, seed: int) -> list[tuple[Any, ...]]:
-        store = open_store(folder, trials=8, seed=seed, **_FEW)
-        return [_point(store.propose(ARM)) for _ in range(8)]
-
-    assert order("a", 1) == order("b", 1) != order("c", 2)
-
-
-def _search(
-    store: Store, upto: int, crash: Callable[[Store], Store] | None = None, at: int = 7
-) -> list[Any]:
-    """Trials one after the other, always one of them under way; halfway a crash may come."""
-    while len(store.of("search", ARM)) < upto:
-        if crash and len(store.of("search", ARM)) == at:
-            store, crash = crash(store), None
-            continue
-        record = store.propose(ARM)
-        for r in store.of("search", ARM)[:-1]:
-            if r.state == "running":
-                _run(
-                    store,
-                    r,
-                    "pruned" if r.number % 3 == 1 else "complete",
-                    4 if r.number % 3 == 1 else 8,
-                )
-        store.report(record.name, _report(2, _loss(record.number)))
-    _agree(store)
-    return [r.params for r in store.of("search", ARM)]
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The proposals of a search that nothing disturbs; TPE takes over from its random start after four trials."""
-    store = Store(tmp_path_factory.mktemp("unbroken"), Study.from_dict(VALUES))
-    proposals = _search(store, 10)
-    store.close()
-    return proposals
-
-
-def test_reopened_search_proposes_what_an_unbroken_one_does(
-    open_store: Open, unbroken: list[Any]
-) -> None:
-    assert _search(open_store(), 10, lambda _: open_store()) == unbroken
-
-
-@pytest.mark.parametrize(("at", "suggested"), [(0, 1), (2, 1), (7, 0), (7, 1)])
-def test_crash_before_a_proposal_is_written_down(
-    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch, at: int, suggested: int
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def crash(store: Store) -> Store:
-        calls = iter(range(suggested))
-        original = optuna.Trial._suggest
-
-        def suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
-            if next(calls, None) is None:
-                raise Killed
-            return original(trial, name, distribution)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(optuna.Trial, "_suggest", suggest)
-            with pytest.raises(Killed, match=r"^$"):
-                store.propose(ARM)
-        store = open_store()
-        _agree(store)
-        # what follows a proposal in `_search`
-        for r in store.of("search", ARM)[:-1]:
-            if r.state == "running":
-                _run(
-                    store,
-                    r,
-                    "pruned" if r.number % 3 == 1 else "complete",
-                    4 if r.number % 3 == 1 else 8,
-                )
-        store.report(store.of("search", ARM)[-1].name, _report(2, _loss(at)))
-        return store
-
-    assert _search(open_store(), 10, crash, at) == unbroken
-
-
-def test_crash_between_queueing_and_asking(
-    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store()
-    with monkeypatch.context() as patch:
-        patch.setattr(optuna.Study, "ask", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError, match="division"):
-            store.propose(ARM)
-    store = open_store()
-    assert store.records == {}
-    assert [store.propose(ARM).params for _ in range(2)] == unbroken[:2]
-
-
-def test_crash_before_optuna_hears_a_report(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store()
-    name = store.propose(ARM).name
-    store.report(name, _report(2, 3.5))
-    monkeypatch.setattr(Store, "_report_to_optuna", lambda *_: None)
-    store.report(name, _report(4, 3.25))
-    monkeypatch.undo()
-    assert _trial(store, 0).intermediate_values == {2: 3.5}
-    store = open_store()
-    assert _trial(store, 0).intermediate_values == {2: 3.5, 4: 3.25}
-    assert store.records[name].step == 4
-    _agree(store)
-
-
-@pytest.mark.parametrize("state", ["complete", "pruned", "diverged", "failed"])
-def test_crash_before_optuna_hears_the_end(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch, state: State
-) -> None:
-    store = open_store()
-    record = store.propose(ARM)
-    monkeypatch.setattr(Store, "_tell_optuna", lambda *_: None)
-    _run(store, record, state)
-    monkeypatch.undo()
-    assert _trial(store, 0).state == TrialState.RUNNING
-    store = open_store()
-    assert _trial(store, 0).state.is_finished()
-    assert _trial(store, 0).value == (3.0 if state in ("complete", "pruned") else None)
-    _agree(store)
-
-
 @pytest.mark.parametrize("torn", ['{"step": 4, "metr', "{", '{"step": 4}'])
 def test_crash_in_the_middle_of_a_line(open_store: Open, torn: str) -> None:
     store = open_store()
     name = store.propose(ARM).name
-    store.report(name, _report(2))
+    store.report(name, make_report(2))
     path = store.trial_folder(name) / "reports.jsonl"
     with path.open("a") as file:
         file.write(torn)
     store = open_store()
     assert [r.step for r in store.records[name].reports] == [2]
-    _agree(store)
-    assert store.report(name, _report(4))
+    check_agreement(store)
+    assert store.report(name, make_report(4))
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4]
 
 
@@ -414,7 +152,7 @@ def test_append_line_cuts_off_what_is_torn(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\ntwo\n"
 
 
-# --- what a folder may be opened with --------------------------------------------------------------------------------
+# --- requested settings ---
 
 
 def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> None:
@@ -427,7 +165,7 @@ def test_edited_study_is_refused_with_old_and_new_value(open_store: Open) -> Non
     ]
     assert "--name" in caught.value.problems[-1]
     assert len(caught.value.problems) == 3
-    open_store().close()  # a refusal lets go of the folder
+    open_store().close()  # the error has released the folder
 
 
 def test_edited_study_is_refused_with_the_changed_field_of_an_arm(open_store: Open) -> None:
@@ -466,7 +204,10 @@ def test_second_store_in_this_process_is_refused(open_store: Open) -> None:
 
 
 def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path: Path) -> None:
-    hold = "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); print('held', flush=True); input()"
+    hold = (
+        "from filelock import *; import sys; a = FileLock(sys.argv[1]); a.acquire(); "
+        "print('held', flush=True); input()"
+    )
     command = [sys.executable, "-c", hold, str(tmp_path / "try" / "lock")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -478,13 +219,13 @@ def test_folder_locked_by_another_process_is_refused(open_store: Open, tmp_path:
             open_store()
         assert time.monotonic() - began < 10
         holder.communicate("\n")
-    assert open_store().records == {}  # it lets go when it ends
+    assert open_store().records == {}  # the ended process has released the folder
 
 
 @pytest.mark.parametrize("lost", ["study.json", "trials/learnable-0000/trial.json"])
 def test_lost_file_is_an_error_naming_it(open_store: Open, lost: str) -> None:
     store = open_store()
-    _run(store, store.propose(ARM))
+    run_trial(store, store.propose(ARM))
     store.propose(ARM)
     store.close()
     (store.folder / lost).unlink()
@@ -505,8 +246,9 @@ def test_paths_are_the_same_from_any_folder(
     with pytest.raises(InputError) as refused:
         open_store(data="other.txt")
     assert refused.value.problems == [
-        f"study 'try' exists with other settings: data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
-        "give the new study another name (--name), or set what it had",
+        "study 'try' exists with other settings: "
+        f"data was {str(tmp_path / 'moved' / 'text.txt')!r}, now 'other.txt'",
+        "give the new study another name (--name), or restore the former settings",
     ]
 
 
@@ -533,5 +275,5 @@ def test_status_tells_of_trials_that_nobody_runs(
     assert "Not running" not in capsys.readouterr().out
     store.close()
     assert main(status) == 0
-    told = f"Not running. Resume with: hylorada run try --storage {tmp_path}\n"
-    assert told in capsys.readouterr().out
+    line = f"Not running. Resume with: hylorada run try --storage {tmp_path}\n"
+    assert line in capsys.readouterr().out

@@ -211,7 +211,9 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     folder = tmp_path / "studies" / "learnable_bucketing"
     line = command(toy_model, tmp_path)
     err = stop(Command(*line), folder, 2, [signal.SIGTERM])
-    assert f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("Resume with: ")[2]
+    assert (
+        f"hylorada {shlex.join(line)}" == err.strip().splitlines()[-1].partition("Resume with: ")[2]
+    )
     assert "RUNNING" not in mlflow_states(tmp_path)
     stop(Command(*line), folder, 4, [signal.SIGINT])
     stop(Command(*line), folder, 6, [signal.SIGINT] * 3)  # by someone who does not wait

@@ -1,0 +1,212 @@
+"""The Optuna studies of a study folder, one for each arm and search, kept in its ``optuna.db``."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from hylorada import InputError
+from studies.files.folder_files import damaged
+from studies.spec.common_values import common_values
+from studies.spec.study import Study
+from studies.trials.messages import CHECKPOINT, Report
+from studies.trials.optuna_database import (
+    OPTUNA_STATES,
+    check_pages,
+    connect,
+    differing,
+    disconnect,
+    expected,
+    fault_of,
+    rebuild,
+)
+from studies.trials.optuna_database import fault as fault_before
+from studies.trials.records import Record, lost_trials, optuna_name, records_of, trial_name
+from studies.trials.sampler import make_sampler
+
+Place = tuple[str, int]  # an arm and a search
+
+
+class OptunaStudies:
+    """Proposes trials and keeps Optuna's database in line with the trial files.
+
+    Args:
+        folder: Folder of the study.
+        study: The study.
+        note: Called with a line for the user about each repair.
+    """
+
+    def __init__(self, folder: Path, study: Study, note: Callable[[str], None]) -> None:
+        self._folder, self._study, self._note = folder, study, note
+        self._path = folder / "optuna.db"
+        self._storage: optuna.storages.RDBStorage | None = None
+        self._studies: dict[Place, optuna.Study] = {}
+
+    def open(
+        self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
+    ) -> None:
+        """Open the database, or rebuild it from the records if it is lost or damaged.
+
+        Args:
+            records: All records of the study folder.
+            add: Samples and records a trial that Optuna created just before a crash.
+
+        Raises:
+            InputError: Another version of Optuna made the database, or trials are lost or damaged;
+                the database is left as it was.
+        """
+        if fault := self._open_sound(records, add):
+            self.close()
+            rebuild(self._path, self._study, records)
+            self._connect()
+            self._note(f"{self._path} {fault}; rebuilt it from the trial files")
+
+    def close(self) -> None:
+        """Close all connections to the database."""
+        if self._storage is not None:
+            disconnect(self._storage)
+        self._storage, self._studies = None, {}
+
+    def ask(self, place: Place) -> optuna.Trial:
+        """Return the next trial of an arm and search, whose parameters are not sampled yet."""
+        arm, search = place
+        study = self._studies[place]
+        trials = study.get_trials(deepcopy=False)
+        number = sum(t.state != TrialState.WAITING for t in trials)
+        given = self._study.start(arm) if number == 0 else {}
+        if self._study.blocks:  # the same for every arm of the block; its sampler proposes the rest
+            common = common_values(self._study, search, number)
+            given |= self._study.labels(arm, common)
+        # A waiting trial is left by a crash between `enqueue_trial` and `ask`.
+        if given and number == len(trials):
+            study.enqueue_trial(given)
+        study.sampler = self._sampler(place, number)
+        return study.ask()
+
+    def report(self, record: Record, report: Report) -> None:
+        """Report the validation NLL of a search trial to Optuna, unless Optuna has it already."""
+        nll = report.metrics.get("eval/nll")
+        if record.stage == "search" and nll is not None:
+            study = self._studies[record.arm, record.search]
+            frozen = study.get_trials(deepcopy=False)[record.number]
+            if not frozen.state.is_finished() and report.step not in frozen.intermediate_values:
+                optuna.Trial(study, frozen._trial_id).report(nll, report.step)
+
+    def finish(self, record: Record) -> None:
+        """End a search trial in Optuna's database as its record ended."""
+        if record.stage == "search":
+            state = OPTUNA_STATES[record.state]
+            value = record.nll if state == TrialState.COMPLETE else None
+            self._studies[record.arm, record.search].tell(
+                record.number, value, state=state, skip_if_finished=True
+            )
+
+    def _open_sound(
+        self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
+    ) -> str | None:
+        """Open the database and bring it in line with the records; return its fault, if any."""
+        if fault := fault_before(self._path, expected=bool(records)):
+            return fault
+        try:
+            check_pages(self._connect())
+            if problems := lost_trials(self._folder, self._ended(), records):
+                raise InputError(problems)
+            if fault := self._lacking(records):
+                return fault
+            self._reconcile(records, add)
+            return self._difference(records)
+        except InputError:
+            raise
+        except Exception as error:  # a garbled database can lead to any
+            if (fault := fault_of(error)) is None:
+                raise
+            return fault
+
+    def _connect(self) -> optuna.storages.RDBStorage:
+        self._storage = connect(self._path)
+        for search in range(self._study.searches):
+            for arm in self._study.arms:
+                self._studies[arm, search] = optuna.create_study(
+                    storage=self._storage,
+                    study_name=optuna_name(arm, search),
+                    direction="minimize",
+                    load_if_exists=True,
+                )
+        return self._storage
+
+    def _sampler(self, place: Place, number: int) -> BaseSampler:
+        arm, search = place
+        study = self._study
+        points = None if study.blocks else study.space(arm).size()
+        return make_sampler(
+            study.seed, optuna_name(arm, search), number, trials=study.trials, points=points
+        )
+
+    def _ended(self) -> dict[str, set[int]]:
+        """Return the numbers of the ended trials by Optuna study.
+
+        A search whose ended trials had lost their files would repeat itself.
+        """
+        ended = {}
+        for place, study in self._studies.items():
+            trials = study.get_trials(deepcopy=False)
+            ended[optuna_name(*place)] = {t.number for t in trials if t.state.is_finished()}
+        return ended
+
+    def _lacking(self, records: Mapping[str, Record]) -> str | None:
+        for (arm, search), study in self._studies.items():
+            known = {t.number for t in study.get_trials(deepcopy=False)}
+            if not known >= {r.number for r in records_of(records, "search", arm, search)}:
+                return f"lacks trials of arm {arm!r}"
+        return None
+
+    def _reconcile(
+        self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
+    ) -> None:
+        """Bring Optuna in line with the trial files: a crash may have come between the two."""
+        for place, frozen in self._running():
+            study = self._studies[place]
+            record = records.get(trial_name(*place, frozen.number))
+            if record is None:  # the crash came before the trial's file was written
+                study.sampler = self._sampler(place, frozen.number)
+                add(place, optuna.Trial(study, frozen._trial_id))
+                continue
+            for report in record.reports:
+                self.report(record, report)
+            if record.state != "running":
+                self.finish(record)
+
+    def _running(self) -> Iterator[tuple[Place, FrozenTrial]]:
+        for place, study in self._studies.items():
+            for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                yield place, frozen
+
+    def _difference(self, records: Mapping[str, Record]) -> str | None:
+        """Return how the database differs from the trial files; None if it does not.
+
+        Raises:
+            InputError: The files have no checksums, so either side may be damaged.
+        """
+        for (arm, search), study in self._studies.items():
+            stored = study.get_trials(deepcopy=False)
+            for record in records_of(records, "search", arm, search):
+                wanted = expected(self._folder, self._study, record)
+                if field := differing(stored[record.number], wanted):
+                    self._settle(record, field, stored[record.number], wanted)
+                    values = field.replace("_", " ")
+                    return f"holds other {values} of {record.name} than its trial files"
+        return None
+
+    def _settle(self, record: Record, field: str, stored: FrozenTrial, wanted: FrozenTrial) -> None:
+        """Decide for the trial files if they are sealed; retrain a trial that has lost reports."""
+        folder = self._folder / "trials" / record.name
+        if not record.sealed:
+            there, here = getattr(stored, field), getattr(wanted, field)
+            raise damaged(folder, f"{field} is {here}, but {there} in {self._path}")
+        lost = stored.intermediate_values.keys() - wanted.intermediate_values.keys()
+        if record.state == "running" and lost:
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+            reports = folder / "reports.jsonl"
+            self._note(f"{reports} has lost reports; {record.name} is trained again")
