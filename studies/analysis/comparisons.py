@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from hylorada.data.perplexity import NUM_BINS, position_bins
 from studies.analysis.confirm_losses import NO_MARGIN, ConfirmLosses, Floats
 from studies.spec.study import Study
 from studies.statistics import comparison as method
-from studies.statistics.change import Change
+from studies.statistics.change import Change, Outcome
 from studies.statistics.decision import parameters_per_percent, within_margin
 from studies.statistics.differences import Differences, paired
 from studies.statistics.looks import level_per_look
@@ -19,7 +18,6 @@ from studies.statistics.positions import by_position
 from studies.statistics.power import needed
 from studies.statistics.profile import ArmProfile, OwnBest, depends_on_rate, own_best
 
-Outcome = Literal["", "better", "worse", "equivalent", "undecided"]
 WANTED_EFFECT = 0.1  # % PPL; results name the cheapest design that would see this difference
 
 

@@ -1,8 +1,9 @@
 """A change in perplexity with its interval."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from studies.statistics.decision import Outcome
+Outcome = Literal["", "better", "worse", "equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
