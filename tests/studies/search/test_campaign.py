@@ -288,7 +288,7 @@ def test_campaign_goes_on_in_either_stage(folder: Folder) -> None:
     assert Campaign(folder.open(grace_steps=0)).remaining() == 0
     assert folder.panel.said == []  # a study that is done says nothing
     more = Campaign(folder.open(grace_steps=0, seeds=3))
-    assert not more.searches
+    assert not more.is_searching
     assert train(more) == ["baseline-0001-confirm-02", "fixed-0001-confirm-02"]
 
 
