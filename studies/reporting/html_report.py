@@ -118,8 +118,8 @@ def _html(sheet: Sheet) -> str:
         rows.append(f'<tr class="{style}">{cells}</tr>')
     caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
     body = "\n".join(rows)
-    table = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
-    return f'<div class="wide"><table>{table}</table></div>'
+    inner = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
+    return f'<div class="wide"><table>{inner}</table></div>'
 
 
 def _folded(title: str, sheet: Sheet) -> str:

@@ -24,8 +24,8 @@ _OFF_TERMINAL = 120  # width of a pipe or a file
 class Terminal(Console):
     """A console for untrusted text: without markup, emoji codes and control characters.
 
-    If the reader of standard output has gone, it raises BrokenPipeError (rich would exit with 1). On
-    standard error it falls silent instead, so a study continues without its progress.
+    If the reader of standard output has gone, it raises BrokenPipeError (rich would exit with 1).
+    On standard error it falls silent instead, so a study continues without its progress.
 
     Args:
         stderr: Whether to write to standard error.
