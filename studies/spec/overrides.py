@@ -43,11 +43,15 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(values)
     for key, value in changes.items():
         old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if both and not {"low", "choice"} & set(old):
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _is_searched(old):
             value = merge(old, value)
         result[key] = value
     return result
+
+
+def _is_searched(declared: Mapping[str, Any]) -> bool:
+    """Return whether a mapping declares the values of a searched parameter."""
+    return not {"low", "choice"}.isdisjoint(declared)
 
 
 def override(
