@@ -12,7 +12,8 @@ from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
 from hylorada import InputError
 from studies.tracking.experiment import open_runs
 from studies.tracking.parent_run import close_abandoned
-from studies.tracking.runs import StudyRuns, boundary_metrics
+from studies.tracking.run_values import boundary_metrics
+from studies.tracking.runs import StudyRuns
 from studies.trials.records import State
 
 # Raised by MLflow itself.
