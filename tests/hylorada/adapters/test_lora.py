@@ -256,7 +256,7 @@ def test_pack_adds_to_every_module_what_lora_forward_returns(
     pack.token_nll(adapters, torch.from_numpy(token_blocks[:4]).long().view(2, 2, -1))
     for path in paths:
         module, (x, output) = base.get_submodule(path), calls[path]
-        frozen = F.linear(x, weight_of(module), module.bias)
+        frozen = F.linear(x, weight_of(module), dict(module.named_parameters()).get("bias"))
         positions = torch.arange(x.shape[1])[None]
         for k, adapter in enumerate(adapters):
             lora, bias = adapter.lora_at(path), adapter.position_bias

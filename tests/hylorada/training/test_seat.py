@@ -73,9 +73,8 @@ def test_schedule_is_that_of_transformers(kind: str, max_steps: int, warmup_rati
 
     The first step of transformers has learning rate 0.
     """
-    training = TrainingConfig(
-        max_steps=max_steps, warmup_ratio=warmup_ratio, lr_scheduler_type=kind
-    )  # type: ignore[arg-type]
+    values = {"max_steps": max_steps, "warmup_ratio": warmup_ratio, "lr_scheduler_type": kind}
+    training = TrainingConfig.from_dict(values)
     warmup = math.ceil(warmup_ratio * max_steps)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     name = "constant_with_warmup" if kind == "constant" else kind

@@ -1,4 +1,4 @@
-"""Bad input, as a user types it: exit 2, one clear line for each problem, no traceback, nothing written."""
+"""Bad input, as a user types it: exit code 2, a clear line for each problem, nothing written."""
 
 import json
 import time
@@ -96,7 +96,8 @@ Refused = Callable[..., list[str]]
         (["--trials=1000001"], "trials must be at most 1000000, got 1000001"),
         (
             ["--set=a\nb=1"],
-            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, defaults, definition, ",
+            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, "
+            "defaults, definition, ",
         ),
         (
             ["--data=pydoc"],
@@ -126,18 +127,21 @@ Refused = Callable[..., list[str]]
         ),
         (
             ["--set=arms.fixed.space.num_buckets.choice=[8, 129]"],
-            "arms.fixed: num_buckets 129 exceeds the block of 128 positions; use at most one bucket a position",
+            "arms.fixed: num_buckets 129 exceeds the block of 128 positions; "
+            "use at most one bucket a position",
         ),
         (["--set=arms={}"], "arms must name at least one arm, got {}"),
         (["--set=arms=null"], "arms must name at least one arm, got None"),
         (["--set=dtype=float8"], "dtype 'float8' is unknown; did you mean 'float64'?"),
         (
             ["--name=a/b"],
-            "name must be 1 to 100 letters, digits, spaces, '_', '-' or '.', and not '.' or '..'; got 'a/b'",
+            "name must be 1 to 100 letters, digits, spaces, '_', '-' or '.', "
+            "and not '.' or '..'; got 'a/b'",
         ),
         (
             ["--storage=/proc/x"],
-            "storage '/proc/x' can't be written: no file can be created in /proc (No such file or directory)",
+            "storage '/proc/x' can't be written: "
+            "no file can be created in /proc (No such file or directory)",
         ),
         (
             ["--tracking-uri=s3://x"],
@@ -205,7 +209,8 @@ def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> N
     assert number == f"text_column 'year' of {str(tmp_path / 't.csv')!r} holds numbers, not text"
     (open_,) = refused("--data=t.csv")
     assert open_.startswith(
-        f"data {str(tmp_path / 't.csv')!r}: name the text column with --text-column; columns: title ("
+        f"data {str(tmp_path / 't.csv')!r}: "
+        "name the text column with --text-column; columns: title ("
     )
     assert "body (" in open_
 
@@ -351,7 +356,8 @@ def test_run_tells_six_mistakes_of_a_file_in_six_lines(refused: Refused, tmp_pat
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(values))
     assert sorted(refused("--config=study.yaml")) == [
         "arms.learnable.space.temperature must be above 0, got 0.0",
-        "arms.learnable: num_buckets 32 exceeds the block of 16 positions; use at most one bucket a position",
+        "arms.learnable: num_buckets 32 exceeds the block of 16 positions; "
+        "use at most one bucket a position",
         "defaults.lora_dropout must be at least 0 and at most 0.99, got 1.5",
         "seeds must be a whole number, got 'three'",
         "trials must be at least 1, got 0",
@@ -410,7 +416,7 @@ def test_run_refuses_a_start_outside_the_searched_range(refused: Refused, tmp_pa
 
 
 def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Path) -> None:
-    """Earlier versions took it: the same command resumes, and what is new is refused all the same."""
+    """Earlier versions accepted it: the same command resumes, and a new value is still refused."""
     defaults = STUDY["defaults"] | {"learning_rate": 0.5}
     folder = tmp_path / "runs" / "studies" / "old"
     folder.mkdir(parents=True)
@@ -430,7 +436,7 @@ def test_study_begun_with_a_start_outside_opens_as_before(cli: Cli, tmp_path: Pa
     )
 
 
-# --- commands that only read -----------------------------------------------------------------------------------------
+# --- commands that only read ---
 
 
 def _finished(storage: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Input as nobody means it: it runs, or it is refused with one clear line a problem, and nothing is written."""
+"""Senseless input either runs or is refused with a clear line for each problem."""
 
 import contextlib
 import io
@@ -196,7 +196,7 @@ def test_two_hundred_text_files(file: tuple[str, bytes], named: bool) -> None:
 @given(st.lists(fuzz.near_valid_spaces(), min_size=1, max_size=4))
 @_FEW
 def test_spaces_that_are_accepted_have_valid_points_alone(spaces: list[dict[str, Any]]) -> None:
-    """Values that are right by themselves, in random combinations: refused, or no proposal fails later."""
+    """Check that values valid by themselves are refused together, or that no proposal fails."""
     for space in spaces:
         values = STUDY | {"arms": {"one": {"space": space}}, "comparisons": []}
         with contextlib.suppress(InputError):

@@ -254,8 +254,8 @@ def test_parameters_that_matter_are_told_from_those_that_do_not(folder: Folder) 
 def test_sentences_are_whole_where_nothing_matters(folder: Folder) -> None:
     explanation = explain(finish(folder), noise)
     assert sentences(explanation)[1:3] == [
-        "On the path from the defaults, num_landmarks, num_buckets and bucket_spacing do not matter "
-        "(under 0.5 %).",
+        "On the path from the defaults, num_landmarks, num_buckets and bucket_spacing do not "
+        "matter (under 0.5 %).",
         "One step away from the winner, no neighbour is certainly better by more than 0.5 %.",
     ]
 

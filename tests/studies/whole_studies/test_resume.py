@@ -86,7 +86,8 @@ def test_run_stopped_while_ray_starts_ends_with_it(
     # On a busy machine the signal comes before the imports are done.
     early = seconds == 2 and err == "interrupted\n"
     assert early or err.startswith(
-        f"interrupted; {'state saved' if saved else 'nothing to save yet'}. Resume with: hylorada run"
+        f"interrupted; {'state saved' if saved else 'nothing to save yet'}. "
+        "Resume with: hylorada run"
     ), err
     assert "Traceback" not in err
     wait_until(lambda: not process.pids(), 20)
