@@ -1,9 +1,10 @@
 """The compared designs: LoRA alone, and LoRA with one addition."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from hylorada import HyLoRADAConfig
+from hylorada.config import LandmarkDesign
 from studies.bench.options import Setting
 
 ALPHA = 16
@@ -14,14 +15,16 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: configuration fields ad
     "DoRA": {"use_dora": True},
     "position_adaptive fixed": {"landmarks": True},
     "position_adaptive learnable": {"landmarks": True, "landmark_bucketing": "learnable"},
-    "global": {"landmarks": True, "landmark_design": "global"},
-    "per_layer": {"landmarks": True, "landmark_design": "per_layer"},
+    **{
+        design: {"landmarks": True, "landmark_design": design}
+        for design in get_args(LandmarkDesign)
+        if design != "position_adaptive"  # its two kinds of buckets stand above
+    },
     "per_layer shared": {
         "landmarks": True,
         "landmark_design": "per_layer",
         "share_landmarks": True,
     },
-    "attention": {"landmarks": True, "landmark_design": "attention"},
 }
 _BUCKETS = 32
 
