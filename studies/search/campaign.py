@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from studies.search.asha import Asha
 from studies.search.ledger import Ledger, Stage
+from studies.search.pruners import make_pruner
 from studies.spec.study import Study
 from studies.trials.messages import Job, Report
 from studies.trials.records import Record, optuna_name, ranked
@@ -33,11 +33,11 @@ class Search(Stage):
         super().__init__(ledger)
         study = self._store.study
         self._places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-        self._asha = _asha(study)
+        self._pruner = make_pruner(study)
         searched = [
             r for search, arm in self._places for r in self._store.of("search", arm, search)
         ]
-        self._feed_asha(searched)
+        self._feed_pruner(searched)
         self._unfinished = [r for r in searched if self._is_unfinished(r)]
 
     def remaining(self) -> int:
@@ -65,12 +65,12 @@ class Search(Stage):
         return {(s, arm): n for (s, arm), n in counts.items() if n < self._store.planned(arm, s)}
 
     def _prunes(self, record: Record, report: Report) -> bool:
-        if self._asha is None:
+        if self._pruner is None:
             return False
         group = optuna_name(record.arm, record.search)
-        return self._asha.stops(group, record.name, report.step, report.metrics["eval/nll"])
+        return self._pruner.stops(group, record.name, report.step, report.metrics["eval/nll"])
 
-    def _feed_asha(self, records: Sequence[Record]) -> None:
+    def _feed_pruner(self, records: Sequence[Record]) -> None:
         """Rebuild the rungs from stored reports."""
         for record in records:
             for report in record.reports:
@@ -251,17 +251,6 @@ def _times(study: Study) -> str:
     seeds = "1 fresh paired seed" if study.seeds == 1 else f"{study.seeds} fresh paired seeds"
     rates = ", ".join(f"{f:g}" for f in sorted(study.factors))
     return f"{seeds}, each at {rates} times the learning rate" if len(study.factors) > 1 else seeds
-
-
-def _asha(study: Study) -> Asha | None:
-    if not study.grace_steps:
-        return None
-    return Asha(
-        [optuna_name(arm, search) for search in range(study.searches) for arm in study.arms],
-        grace_steps=study.grace_steps,
-        reduction_factor=study.reduction_factor,
-        max_steps=study.max_steps,
-    )
 
 
 @dataclass(frozen=True)

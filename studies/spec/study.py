@@ -37,6 +37,9 @@ _STRUCTURE = (
 )
 _MOST_REPORTS = 100_000
 
+SAMPLERS = ("tpe", "random")  # implemented in studies.trials.sampler
+PRUNERS = ("asha", "none")  # implemented in studies.search.pruners
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
@@ -102,6 +105,14 @@ class Study:
     test_blocks: int | None = declare(
         None, "test blocks that the verdict rests on; null takes all", at_least=2
     )
+    sampler: str = declare(
+        "tpe",
+        "Optuna sampler of the parameters that an arm searches alone: tpe, or random; a space "
+        "with few points is always drawn without repetition",
+        option="NAME",
+        one_of=SAMPLERS,
+    )
+    pruner: str = declare("asha", "what stops trials early: asha, or none", one_of=PRUNERS)
     grace_steps: int = declare(
         25, "ASHA's first rung in optimizer steps; 0 turns ASHA off", at_least=0
     )
@@ -264,7 +275,7 @@ class Study:
 
     def rungs(self) -> tuple[int, ...]:
         """Return ASHA's rungs below ``max_steps``, in optimizer steps."""
-        rungs, rung = [], self.grace_steps
+        rungs, rung = [], self.grace_steps if self.pruner == "asha" else 0
         while rung and rung < self.max_steps:
             rungs.append(rung)
             rung *= self.reduction_factor

@@ -141,7 +141,12 @@ class OptunaStudies:
         study = self._study
         points = None if study.blocks else study.space(arm).size()
         return make_sampler(
-            study.seed, optuna_name(arm, search), number, trials=study.trials, points=points
+            study.seed,
+            optuna_name(arm, search),
+            number,
+            trials=study.trials,
+            points=points,
+            name=study.sampler,
         )
 
     def _ended(self) -> dict[str, set[int]]:

@@ -1,22 +1,50 @@
 """Optuna's samplers, seeded so that a resumed search proposes what an unbroken one would."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, BruteForceSampler, TPESampler
+from optuna.samplers import BaseSampler, BruteForceSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial
 
 from hylorada.runtime.random_streams import derive_seed
 
-_SCARCE = 4  # points for each trial, below which TPE would soon propose the same points again
+_SCARCE = 4  # points for each trial, below which a sampler would soon propose the same points again
+
+
+def _tpe(stream: int, trials: int) -> BaseSampler:
+    return TPESampler(
+        n_startup_trials=max(4, min(10, trials // 3)),
+        multivariate=True,
+        group=True,
+        constant_liar=True,
+        seed=stream,
+    )
+
+
+def _random(stream: int, _trials: int) -> BaseSampler:
+    return RandomSampler(seed=stream)
+
+
+# Each builds a sampler from a seed and the number of trials that an arm will have. To add one, name
+# it in `studies.spec.study.SAMPLERS` too.
+SAMPLERS: Mapping[str, Callable[[int, int], BaseSampler]] = {
+    "tpe": _tpe,
+    "random": _random,
+}
 
 
 def make_sampler(
-    seed: int, arm: str, number: int, *, trials: int, points: int | None
+    seed: int,
+    arm: str,
+    number: int,
+    *,
+    trials: int,
+    points: int | None,
+    name: str = "tpe",
 ) -> BaseSampler:
     """Return the sampler of one proposal.
 
@@ -28,7 +56,8 @@ def make_sampler(
         number: Number of the trial.
         trials: Number of trials that the arm will have.
         points: Number of different points in the space; None if it is unbounded. If points are
-            scarce, each is drawn once, at random; otherwise the sampler is TPE.
+            scarce, each is drawn once, at random, whatever the sampler.
+        name: Name of the sampler.
     """
 
     def make(parameter: str) -> BaseSampler:
@@ -39,13 +68,7 @@ def make_sampler(
             warnings.simplefilter("ignore", ExperimentalWarning)
             if points is not None and points <= _SCARCE * trials:
                 return BruteForceSampler(seed=stream)
-            return TPESampler(
-                n_startup_trials=max(4, min(10, trials // 3)),
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                seed=stream,
-            )
+            return SAMPLERS[name](stream, trials)
 
     return _ByParameter(make)
 
