@@ -302,7 +302,7 @@ def test_run_refuses_tracking_folders_and_dead_servers(refused: Refused) -> None
         ),
         (
             b"trials: 3\ntrials: 4",
-            "--config study.yaml: not YAML: line 2, column 1: 'trials' stands twice",
+            "--config study.yaml: not YAML: line 2, column 1: 'trials' appears twice",
         ),
         (
             b"defaults: &a {r: *a}",

@@ -493,7 +493,7 @@ def _change_base(folder: Path, _: str, part: str = "model_fingerprint") -> None:
         ),
         (
             partial(_change_base, part="model_config_fingerprint"),
-            "than the study's: config.json of fingerprint ",
+            "is not the study's: config.json of fingerprint ",
         ),
     ],
 )

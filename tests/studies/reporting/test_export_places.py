@@ -50,7 +50,7 @@ def test_nothing_in_an_export_names_a_place_of_this_machine(exported: Path, toy_
     relative = os.path.relpath(toy_model, exported)
     assert json.loads(texts["adapter_config.json"])["base_model_name_or_path"] == relative
     assert json.loads(texts["hylorada_config.json"])["base"]["name"] == relative
-    assert f"`{relative}`, a local folder by its path from here" in texts["README.md"]
+    assert f"`{relative}`, a local folder relative to this one" in texts["README.md"]
 
 
 def test_exported_tokenizer_is_the_bases(exported: Path, toy_model: str) -> None:
