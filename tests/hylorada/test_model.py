@@ -247,13 +247,16 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
     [
         (
             "ours",
-            r"base must be a PreTrainedModel of .* got hylorada\.model\.HyLoRADAModel",
+            r"base must be an unwrapped PreTrainedModel of .* got hylorada\.model\.HyLoRADAModel",
         ),
         (
             "peft",
-            r"base must be a PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel",
+            r"base must be an unwrapped PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel",
         ),
-        ("text", r"base must be a PreTrainedModel of transformers, .* got builtins\.str"),
+        (
+            "text",
+            r"base must be an unwrapped PreTrainedModel of transformers, .* got builtins\.str",
+        ),
         (
             "injected",
             r"free of other adapters, .* layers of PEFT: peft\.tuners\.lora\.layer\.Linear",
@@ -287,7 +290,7 @@ def test_config_of_another_kind_is_refused(make_base: MakeBase, config: Any) -> 
     "call", [{}, {"inputs_embeds": None}, {"attention_mask": torch.ones(1, 4)}]
 )
 def test_call_without_tokens_is_refused(make_model: MakeModel, call: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="there are no tokens: pass input_ids"):
+    with pytest.raises(InputError, match="no tokens given: pass input_ids"):
         make_model()(**call)
 
 

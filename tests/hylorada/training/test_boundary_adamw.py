@@ -290,7 +290,7 @@ def test_seat_holds_by_its_own_steps(make: MakeModel, token_blocks: npt.NDArray[
     ):
         assert torch.equal(one, other)
     assert optimizer.holds()  # type: ignore[attr-defined]  # it was never stepped
-    with pytest.raises(RuntimeError, match="has the seat's optimizer"):
+    with pytest.raises(RuntimeError, match="a seat trains this adapter with its own optimizer"):
         model.create_optimizer(_TRAINING)
 
 

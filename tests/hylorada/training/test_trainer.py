@@ -140,7 +140,7 @@ def test_checkpoints_of_another_kind_are_refused(
 ) -> None:
     model = make()
     for enable in (model.gradient_checkpointing_enable, model.activation_checkpointing_enable):
-        with pytest.raises(InputError, match="must have use_reentrant=False"):
+        with pytest.raises(InputError, match="needs use_reentrant=False"):
             enable(options)
     model.gradient_checkpointing_enable({"use_reentrant": False})
 

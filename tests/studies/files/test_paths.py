@@ -40,7 +40,8 @@ def test_link_that_leads_nowhere_is_named(
 def test_link_within_the_storage_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("nowhere")
     with pytest.raises(
-        InputError, match=f"{name} is a link to nowhere, which is missing; repair or remove the link"
+        InputError,
+        match=f"{name} is a link to nowhere, which is missing; repair or remove the link",
     ):
         _check_storage(Options(storage=tmp_path))
 
