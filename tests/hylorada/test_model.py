@@ -251,11 +251,11 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
         ),
         (
             "peft",
-            r"base must be an unwrapped PreTrainedModel of transformers, .* got peft\.peft_model\.PeftModel",
+            r"base must be an unwrapped PreTrainedModel of transformers, got peft\.peft_model\.PeftModel",
         ),
         (
             "text",
-            r"base must be an unwrapped PreTrainedModel of transformers, .* got builtins\.str",
+            r"base must be an unwrapped PreTrainedModel of transformers, got builtins\.str",
         ),
         (
             "injected",
