@@ -160,9 +160,11 @@ def stored_study(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file is lost or damaged.
     """
-    # Before this field existed, an end token separated any two rows.
+    # Before these fields existed, an end token separated any two rows, and TPE and ASHA searched.
     values: dict[str, Any] = {
         "document_separator": "eos",
+        "sampler": "tpe",
+        "pruner": "asha",
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

@@ -307,7 +307,13 @@ class Study:
 
         Counts of trials, searches and seeds, which may grow, are not part of it.
         """
-        values = {k: v for k, v in self.to_dict().items() if k not in {*FREE, "name"}}
+        # Studies from before samplers and pruners could be chosen keep their fingerprint.
+        chosen = {"sampler": "tpe", "pruner": "asha"}
+        values = {
+            k: v
+            for k, v in self.to_dict().items()
+            if k not in {*FREE, "name"} and chosen.get(k) != v
+        }
         if values["document_separator"] in ("auto", "eos"):
             # Studies from before this field existed keep their digest.
             del values["document_separator"]

@@ -251,7 +251,7 @@ def _wrapped(kind: str, base: PreTrainedModel, config: HyLoRADAConfig) -> Any:
         ),
         (
             "peft",
-            r"base must be an unwrapped PreTrainedModel of transformers, got peft\.peft_model\.PeftModel",
+            r"an unwrapped PreTrainedModel of transformers, got peft\.peft_model\.PeftModel",
         ),
         (
             "text",
