@@ -105,7 +105,8 @@ def _find(table: Table) -> str:
     if len(texts) == 1 and texts[0].lower() in LONE_TEXT_COLUMNS:
         return texts[0]
     raise InputError(
-        f"data {table.source!r}: name the text column with --text-column; "
+        f"data {table.source!r}: can't tell which column holds the text; "
+        "name the text column with --text-column; "
         f"columns: {', '.join(_listed(table))}"
     )
 

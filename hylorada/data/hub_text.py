@@ -38,7 +38,7 @@ def read_hub(
     # For these names `datasets` would read the files of the working folder, or of that folder.
     if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or os.path.isdir(name):
         raise InputError(
-            f"data {data!r}: {name!r} is no data set of the hub; "
+            f"data {data!r}: {name!r} is not a data set of the hub; "
             "name a folder or a file by its path"
         )
     offline = not hub_is_reachable()

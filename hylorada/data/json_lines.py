@@ -38,7 +38,7 @@ def _parse(line: str, where: str) -> Mapping[str, Any]:
         if "\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise InputError(f"{where} is no JSON: {error.msg} at column {error.colno}") from error
+        raise InputError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeEncodeError as error:
         raise InputError(
             f"{where} holds {error.object[error.start]!r}, half of a character"
@@ -47,7 +47,7 @@ def _parse(line: str, where: str) -> Mapping[str, Any]:
     except (RecursionError, ValueError) as error:
         raise InputError(f"{where} can't be read: {error}") from error
     if not isinstance(row, dict):
-        raise InputError(f"{where} is no JSON object but {type(row).__name__}")
+        raise InputError(f"{where} must be a JSON object, got {type(row).__name__}")
     return row
 
 

@@ -43,7 +43,7 @@ class Evaluation:
 
     @property
     def nll(self) -> float:
-        """Mean NLL in nats a predicted token."""
+        """Mean NLL in nats per predicted token."""
         return float(self.block_nll.sum() / self.tokens)
 
     @property
@@ -53,7 +53,7 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Mean NLL in bits a byte; NaN if no token has bytes (one-token blocks of separators)."""
+        """Mean NLL in bits per byte; NaN if no token has bytes (one-token blocks of separators)."""
         return (
             float(self.block_nll.sum()) / math.log(2) / self.num_bytes
             if self.num_bytes

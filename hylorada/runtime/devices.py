@@ -43,7 +43,8 @@ def own_threads(count: int) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that a device is out of memory.
 
-    torch's allocator raises a type of its own; of libraries such as cuBLAS only the message tells.
+    torch's allocator raises an exception type of its own; errors of libraries such as cuBLAS can
+    be recognised by their message only.
     """
     words = ("out of memory", "ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)

@@ -24,9 +24,9 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
 
     - The configuration in force, read back from the live objects, is the requested one.
     - Every trained parameter gets a gradient, and the base gets none.
-    - No prediction depends on a later token: at several cuts, its gradient with respect to the
-      embeddings behind the cut is exactly 0. (Seats with ``replication_noncausal_pooling`` are
-      exempt.)
+    - No prediction depends on a later token: at several cuts, the gradient of the last prediction
+      before the cut with respect to the embeddings after it is exactly 0. (Seats with
+      ``replication_noncausal_pooling`` are exempt.)
     - The base's parameters are unchanged.
 
     Args:

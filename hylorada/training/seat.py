@@ -192,7 +192,7 @@ class PendingStep:
 
 @torch.no_grad()
 def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
-    """Clip the gradients of every seat and step it with AdamW, without waiting for the device.
+    """Clip each seat's gradients and take its AdamW step, without waiting for the device.
 
     The seats' own optimizers would each launch hundreds of small operations. Here every operation
     runs over all seats at once, with each seat's own learning rate, betas and step (Loshchilov &

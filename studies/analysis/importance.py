@@ -29,7 +29,8 @@ class Share:
 
     Attributes:
         share: Its share of the importance of all parameters.
-        chance: Share that it would exceed by chance with probability 5 % / number of parameters.
+        chance: Share that a parameter without influence exceeds with probability
+            5 % / number of parameters.
     """
 
     share: float

@@ -120,7 +120,8 @@ def _search_lines(bench: Bench) -> list[str]:
     processes, host = search["processes"], search["host"]
     return [
         f"search of {search['trials']} trials x {search['steps']} steps, from end to end: "
-        f"a process a trial ({search['processes_at_once']} at once) {processes['seconds']:.0f} s = "
+        f"one process per trial ({search['processes_at_once']} at once) "
+        f"{processes['seconds']:.0f} s = "
         f"{processes['trials_per_hour']:,.0f} trials/h; packed {host['seconds']:.0f} s = "
         f"{host['trials_per_hour']:,.0f} trials/h: {search['ratio']:.2f}x"
     ]

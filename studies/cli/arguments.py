@@ -58,7 +58,7 @@ exit codes:
   0    done
   2    bad input, with one line for each problem
   3    a trial crashed, no arm finished, or the study stopped; its state is saved
-  130  interrupted, with the state saved and the command that resumes printed
+  130  interrupted; its state is saved, and the command that resumes it is printed
 """
 
 

@@ -42,7 +42,7 @@ def _limit_problems() -> list[str]:
     )
     problems = []
     for what, option, number, least, unit, name in needs:
-        # For open files only the hard limit counts: Ray raises the soft one itself.
+        # Only the hard limit on open files matters, because Ray raises the soft limit itself.
         limit = resource.getrlimit(number)[number == resource.RLIMIT_NOFILE]
         if limit != resource.RLIM_INFINITY and limit < least:
             got, least = limit // unit, -(-least // unit)

@@ -58,8 +58,8 @@ class Gate:
 
     Attributes:
         storage: the folder that all nodes must see, as the user named it; for messages.
-        folder: folder inside the storage where files are exchanged. What is missing of its path is
-            created and removed again.
+        folder: folder inside the storage where files are exchanged. Missing parts of its path are
+            created, and removed afterwards.
         needs: further paths that each node must see.
         base: name and fingerprint of a base that each node loads from its own cache or packages.
         patience: seconds to wait for a file to appear on the other side.

@@ -24,9 +24,10 @@ from studies.process.signals import uninterrupted
 _POLL_S = 0.2  # between two checks of Ray's own processes
 _CONNECT_S = 2.0
 _RAYLET_S = 1.0  # without an answer, after which the raylet of this node counts as dead
-# The same for the head: Ray waits 60 s for it to come back, then ends this process.
+# Seconds without an answer after which the head counts as dead. Ray would wait 60 s for it to come
+# back and then end this process.
 _HEAD_S = 50.0
-# For the main thread to return from a call of Ray's, which may wait for a dead head.
+# Seconds that the main thread has to return from a Ray call, which may wait for a dead head.
 _STUCK_S = 10.0
 _watch: "Watch | None" = None
 _theirs = False  # whether the calling program has started the Ray that runs

@@ -131,7 +131,7 @@ class _Judge(_Local, FIFOScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Pass on the last result of a trial, which Tune doesn't give to :meth:`on_trial_result`.
 
-        What Tune would keep of each ended trial is dropped, because it makes the driver grow.
+        Tune's own copies of an ended trial's results are dropped, because the driver would grow.
         """
         self.keeping_faults(self._take, _trial_name(trial), result)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}

@@ -243,7 +243,7 @@ def is_sqlite(path: Path) -> bool:
 
 
 def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
-    """Raise for a folder in the place of a file, for the reverse, and for dangling links.
+    """Raise if a path is a folder but must be a file, the reverse, or a dangling link.
 
     Paths that don't exist are fine.
 

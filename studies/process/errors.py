@@ -117,7 +117,7 @@ def as_stop(error: BaseException) -> StudyStopped | None:
 
 
 def _database_of(error: BaseException) -> str:
-    """Return the file of the database that an error of SQLAlchemy's is about, by its traceback."""
+    """Return the database file that a SQLAlchemy error concerns, judging by its traceback."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return "mlflow.db" if any(name.startswith("mlflow.") for name in frames) else "optuna.db"
 

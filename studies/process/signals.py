@@ -58,7 +58,7 @@ def ignore_ends() -> None:
 
 
 def _leave_terminal() -> None:
-    """Redirect output to nowhere: every write to a closed terminal raises."""
+    """Redirect output to the null device, because every write to a closed terminal raises."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in _TERMINAL:
@@ -70,8 +70,8 @@ def _leave_terminal() -> None:
 def uninterrupted() -> Iterator[None]:
     """Hold back signals that end a process inside this context, and raise the first one after it.
 
-    It protects work that must not be left half done. One case is not covered: SIGTERM taken by
-    another thread in the moment in which Ray has set its own handler for it, or none.
+    It protects work that must not be left half done. One case is not covered: another thread
+    receives SIGTERM at a moment when Ray has replaced or removed the handler.
 
     Processes started inside the context don't receive signals to this process's group; this process
     must end them.

@@ -42,7 +42,7 @@ class Finding:
 def findings(
     records: Mapping[str, Record], study: Study, folder: Path, colors: Mapping[str, str]
 ) -> list[Finding]:
-    """Return all findings that a study's records allow.
+    """Return all findings that a study's records support.
 
     Args:
         records: All trials and runs, by name.

@@ -298,7 +298,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _page(title: str, body: str) -> str:
-    """Return a complete HTML document that is also well-formed XML and may load nothing."""
+    """Return a complete HTML document that is well-formed XML and loads no other resources."""
     light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
     on_dark = f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     theme = f":root{{{light}}}\n{on_dark}\n@media print{{:root{{{light}}}}}"

@@ -72,7 +72,7 @@ def resolve(
     _say(
         console,
         f"looks at {', '.join(map(str, study.looks))} searches; "
-        "together they keep 5 % false verdicts",
+        "together they keep the probability of a false verdict at 5 %",
     )
     cost = None
     while True:

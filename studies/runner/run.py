@@ -62,7 +62,7 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
 def explain_study(
     study: Study, options: Options, console: Console, request: "Request"
 ) -> "Explanation":
-    """Train what explains a winner of a finished study; resume an interrupted command.
+    """Explain a winner of a finished study by training configurations around it, or resume that.
 
     Args:
         study: the study as it was run.
@@ -208,7 +208,7 @@ def _has_results(study: Study, options: Options) -> bool:
 
 
 def _check_storage(options: Options) -> None:
-    """Raise for a storage behind a dangling link, and for files in the place of folders or reverse.
+    """Raise if the storage is behind a dangling link, or a path in it is of the wrong kind.
 
     Raises:
         InputError: the storage can't be used.

@@ -54,10 +54,10 @@ def text_notes(
 
 
 def _separator(text: "Text", tokenizer: "PreTrainedTokenizerBase", separator: str) -> str:
-    documents = f"the end token {tokenizer.eos_token} stands between documents"
+    documents = f"the end token {tokenizer.eos_token} separates documents"
     if all(len(rows) == 1 for rows in text.splits.values()) and text.column is None:
         documents = "a single document in each split"
-    by = " by auto" if separator == "auto" else ""
+    by = ", chosen by auto" if separator == "auto" else ""
     return f"{_SEPARATORS.get(text.separator, documents)} (document_separator {text.separator}{by})"
 
 

@@ -1,6 +1,6 @@
 """A study as one source of jobs in stages: search, select winners, confirm them on fresh seeds.
 
-A fourth stage, used only by ``hylorada explain``, trains what explains a winner.
+A fourth stage, used only by ``hylorada explain``, trains the configurations that explain a winner.
 """
 
 from collections.abc import Callable, Sequence

@@ -127,7 +127,7 @@ def plan_records(study: Study, plan: Plan) -> list[Record]:
 
 
 def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
-    """Train what explains a winner, then write the explanation and the report that shows it.
+    """Train the configurations of a plan, then write the explanation and the report with it.
 
     Args:
         opened: a finished study.

@@ -151,8 +151,8 @@ def decide_bucketing(defaults: Mapping[str, Any], arms: Any) -> tuple[Mapping[st
 def _arm_name_problem(name: Any) -> str | None:
     """Return what is wrong with an arm's name.
 
-    It must do as a name of a study. It is also a part of names of trials, which are longer, and of
-    MLflow's metrics.
+    It must be valid as the name of a study. It is also part of the names of trials, which are
+    longer, and of the names of metrics in MLflow.
     """
     if problem := name_problem("the name of an arm", name):
         return problem

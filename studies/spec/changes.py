@@ -12,8 +12,8 @@ def changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """Return what a stored study and a requested one differ in, apart from what may change."""
     then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
     for key in ("model", "data"):
-        # The path may be relative to another folder, or all of it may have moved; `bind_inputs`
-        # compares the contents.
+        # Only the last part of a path is compared: the path may be relative to another folder, or
+        # the files may have moved. `bind_inputs` compares the contents.
         basename = os.path.basename(str(then.get(key)))
         if os.path.exists(now[key]) and basename == os.path.basename(now[key]):
             then[key] = now[key]

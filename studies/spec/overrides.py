@@ -61,8 +61,8 @@ def override(
 
     Returns:
         The changed values, and a problem for each assignment that was not applied, because it has
-        no ``=``, its value is no YAML, or its path leads nowhere. The last kind of problem tells
-        the nearest name.
+        no ``=``, its value is not YAML, or its path does not exist. For a path that does not
+        exist, the problem suggests the nearest name.
     """
     result = _copy(values)
     problems: list[str] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-# Aliases count as what they stand for: a few lines of them may be more than fits into memory.
+# Aliases count at their expanded size: a few lines of them can expand beyond the memory.
 _MOST_VALUES = 100_000
 _DEEPEST = 50
 _LONGEST_WHOLE = 2048  # bits

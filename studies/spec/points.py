@@ -35,7 +35,7 @@ _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
 def target_modules(study: Study) -> set[str]:
     """Return the names of target modules in all possible proposals.
 
-    Modules that the base decides, where a proposal names none, are not among them.
+    A proposal that names no modules, and so leaves the choice to the base, adds none.
     """
     return {
         name
@@ -135,7 +135,7 @@ def _inactive_starts(study: Study, arm: str) -> list[str]:
 
 
 def _configs(study: Study, arm: str, fields: tuple[str, ...]) -> list[HyLoRADAConfig]:
-    """Return an arm's adapters, one for each combination of the telling values of these fields."""
+    """Return an arm's adapters, one for each combination of values that can reveal a mistake."""
     return [study.configs(arm, point)[0] for point in study.space(arm).combinations(fields)]
 
 

@@ -51,9 +51,10 @@ class Space:
         return drawn
 
     def combinations(self, names: Collection[str]) -> Iterator[dict[str, Value]]:
-        """Yield proposals with all combinations of the telling values of some parameters.
+        """Yield proposals with all combinations of the values of some parameters worth checking.
 
-        Parameters that these depend on are combined too. At most 4096 proposals are made.
+        See :meth:`_telling` for these values. Parameters that these depend on are combined too. At
+        most 4096 proposals are made.
         """
         wanted = set(names) & self.parameters.keys()
         for name in reversed(list(self.parameters)):
@@ -139,7 +140,7 @@ class Space:
         return self._count(list(self.parameters), {})
 
     def _count(self, names: list[str], drawn: dict[str, Any]) -> int | None:
-        """Count the points of these parameters after the earlier values that conditions require."""
+        """Count the points of these parameters, given the earlier values that conditions need."""
         if not names:
             return 1
         name, *rest = names

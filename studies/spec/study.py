@@ -107,8 +107,8 @@ class Study:
     )
     sampler: str = declare(
         "tpe",
-        "Optuna sampler of the parameters that an arm searches alone: tpe, or random; a space "
-        "with few points is always drawn without repetition",
+        "Optuna sampler for the parameters that each arm searches by itself: tpe, or random; a "
+        "space with few points is always drawn without repetition",
         option="NAME",
         one_of=SAMPLERS,
     )
@@ -307,13 +307,11 @@ class Study:
 
         Counts of trials, searches and seeds, which may grow, are not part of it.
         """
-        # Studies from before samplers and pruners could be chosen keep their fingerprint.
-        chosen = {"sampler": "tpe", "pruner": "asha"}
-        values = {
-            k: v
-            for k, v in self.to_dict().items()
-            if k not in {*FREE, "name"} and chosen.get(k) != v
-        }
+        values = {k: v for k, v in self.to_dict().items() if k not in {*FREE, "name"}}
+        # Studies from before samplers and pruners could be chosen keep their digest.
+        for key, earlier in (("sampler", "tpe"), ("pruner", "asha")):
+            if values[key] == earlier:
+                del values[key]
         if values["document_separator"] in ("auto", "eos"):
             # Studies from before this field existed keep their digest.
             del values["document_separator"]

@@ -35,8 +35,9 @@ class Uncertainty:
 
         p = w P(|t_{U-1}| > s) + (1 - w) P(|t_K| > s), where w = replicates/(replicates + blocks):
         the tails of the two parts' Student t, weighted by their shares of the variance. It is exact
-        where one part is 0, and in simulation covers 94.6-96 % with three replicates;
-        Satterthwaite's approximation covers 92.5-95.4 %, because w itself is uncertain.
+        if one part is 0. In simulations with three replicates, the 95 % interval that it implies
+        covers the truth in 94.6-96 % of cases; Satterthwaite's approximation covers it in
+        92.5-95.4 %, because w itself is uncertain.
         Source: the analogue for tails of Cochran (1964), "Approximate Significance Levels of the
         Behrens-Fisher Test", which weights the two quantiles.
         """

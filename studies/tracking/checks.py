@@ -73,9 +73,9 @@ def check_server(uri: str, experiment: str) -> list[str]:
 
 
 def _default_experiment(client: MlflowClient) -> Experiment | None:
-    """Return MLflow's first experiment, if this user may see it.
+    """Return MLflow's experiment "Default", or None if this user may not see it.
 
-    New experiments keep their artifacts in the same kind of location.
+    Its artifact location is of the same kind as that of any new experiment.
     """
     experiments = client.search_experiments(max_results=1, filter_string="name = 'Default'")
     return experiments[0] if experiments else None

@@ -51,7 +51,7 @@ def report_metrics(report: Report, time: int, *, first: bool) -> list[Metric]:
     Args:
         report: The report.
         time: Timestamp in epoch milliseconds.
-        first: Whether the boundaries before training are to be added, as step 0.
+        first: Whether to add the boundaries before training as step 0.
     """
     metrics = []
     if first:

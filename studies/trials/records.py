@@ -268,7 +268,7 @@ def read_id(folder: Path) -> str | None:
 
 
 def check_kinds(folder: Path) -> None:
-    """Raise for a folder in the place of one of the study's files, or the other way round."""
+    """Raise if a folder stands where a file of the study belongs, or a file where a folder does."""
     results = ("study.json", "results.json", "report.html", "explain.json")
     names = (*results, "inputs.json", "base.json", "optuna.db", "id", "lock", OPEN)
     require_readable(folder, folder / "trials")

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DESCRIPTION = """\
-Measure speed and memory of packs on this machine, against plain training loops and against one
-process a trial.
+Measure speed and memory of packs on this machine, compared with plain training loops and with one
+process per trial.
 
-Use it to see what a study will cost here, and which pack size pays. Close other programs first.
+Use it to see what a study will cost here, and which pack size is fastest. Close other programs
+first.
 """
 _EXAMPLES = """\
   hylorada bench --rows plain,packs

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Enlarge a study that has been run: more searches, more trials in each, or more paired seeds.
 
-Use it when the intervals of a finished study are too wide. Everything that has been trained stays;
-only what is new is trained, and the verdict is computed again.
+Use it when the intervals of a finished study are too wide. Finished trials are kept; only new ones
+are trained, and the verdict is computed again.
 """
 _EXAMPLES = """\
   hylorada extend learnable_bucketing --searches 8

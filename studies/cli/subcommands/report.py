@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DESCRIPTION = """\
-Print the table and the verdict of a finished study, and where its report lies.
+Print the table and the verdict of a finished study, and the path of its report.
 
 Use it to read the results again; nothing is trained.
 """

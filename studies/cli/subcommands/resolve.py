@@ -18,8 +18,8 @@ _DESCRIPTION = """\
 Add searches to a study that has been run until every comparison is decided, or the time is up.
 
 Use it instead of `extend` when you want an answer and don't know how many searches it takes. A
-comparison is decided when its verdict is better, worse, or no difference beyond the margin. All
-looks at the test split together keep 5 % false verdicts.
+comparison is decided when its verdict is better, worse, or no difference beyond the margin. The
+probability of a false verdict stays at 5 % over all looks at the test split together.
 """
 _EXAMPLES = """\
   hylorada resolve learnable_bucketing --margin 0.2 --time-limit 2h

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DESCRIPTION = """\
-Serve MLflow's page with all trials, curves and files of your studies, until Ctrl-C.
+Serve the MLflow UI with all trials, curves and files of your studies, until Ctrl-C.
 
 Use it to look into single trials; the answer of a study is in its report.html.
 """
@@ -41,7 +41,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 
 COMMAND = Command(
     name="ui",
-    summary="serve MLflow's page of all trials on this machine",
+    summary="serve the MLflow UI with the trials of all studies, on this machine",
     description=_DESCRIPTION,
     add_arguments=_add_arguments,
     run=_run,

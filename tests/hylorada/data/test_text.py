@@ -136,7 +136,7 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
     ):
         load_text(str(tmp_path / "book.pdf"))
     with pytest.raises(
-        InputError, match=r"broken\.jsonl': line 1 is no JSON: Expecting value at column 10"
+        InputError, match=r"broken\.jsonl': line 1 is not JSON: Expecting value at column 10"
     ):
         load_text(str(tmp_path / "broken.jsonl"))
     with pytest.raises(InputError, match="no files; supported"):
@@ -179,10 +179,10 @@ def test_wikitext_splits_are_read_whole() -> None:
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ('{"text": "a"}\n[1]\n', "line 2 is no JSON object but list"),
+        ('{"text": "a"}\n[1]\n', "line 2 must be a JSON object, got list"),
         (
             '{"text": "a"}\n\n{"text": "a"\n',
-            "line 3 is no JSON: Expecting ',' delimiter at column 13",
+            "line 3 is not JSON: Expecting ',' delimiter at column 13",
         ),
         ('{"text": "\\ud800"}', r"line 1 holds '\\ud800', half of a character"),
         ('{"text": 1}\n{"text": "a"}', r"columns: text \(int and string, such as '1'\)"),

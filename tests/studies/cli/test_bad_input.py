@@ -87,7 +87,7 @@ Refused = Callable[..., list[str]]
         # to `datasets`: all files of the current folder, read as text
         (
             ["--data=text"],
-            "data 'text': 'text' is no data set of the hub; name a folder or a file by its path",
+            "data 'text': 'text' is not a data set of the hub; name a folder or a file by its path",
         ),
         (["--data=" + "x" * 300 + ".txt"], f"data '{'x' * 300}.txt': no such file or folder"),
         (["--model=/" + "x" * 300], f"model '/{'x' * 300}': no such folder"),
@@ -210,6 +210,7 @@ def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> N
     (open_,) = refused("--data=t.csv")
     assert open_.startswith(
         f"data {str(tmp_path / 't.csv')!r}: "
+        "can't tell which column holds the text; "
         "name the text column with --text-column; columns: title ("
     )
     assert "body (" in open_

@@ -55,7 +55,7 @@ def test_evaluate_tells_what_it_read_before_it_runs(
     first, train, _, test = capsys.readouterr().err.splitlines()
     assert first == (
         f"hylorada: text {data}: column 'text'; rows are lines of one text "
-        "(document_separator newline by auto); begin token <|endoftext|> is not added"
+        "(document_separator newline, chosen by auto); begin token <|endoftext|> is not added"
     )
     assert (
         train

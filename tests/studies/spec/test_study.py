@@ -375,6 +375,8 @@ _CHANGES: dict[str, Any] = {
     "test_blocks": 12,
     "grace_steps": 0,
     "reduction_factor": 3,
+    "sampler": "random",
+    "pruner": "none",
     "common": {"space": {"learning_rate": {"low": 1e-3, "high": 2e-2, "log": True}}},
     "matched": False,
     "finalists": 7,
@@ -401,6 +403,11 @@ def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
     free |= {"looks": [9]}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
+
+
+def test_fingerprint_of_the_built_in_study_is_that_of_earlier_versions() -> None:
+    """Of commit f886a76, before a study could choose its sampler and pruner."""
+    assert _study().fingerprint() == "d00b9f3bacc0d1e1"
 
 
 def test_override_changes_every_depth_and_leaves_the_original() -> None:
