@@ -76,7 +76,7 @@ class _Config:
         """Build a configuration from the text that :meth:`to_json` returns.
 
         Raises:
-            InputError: the text is no JSON object, or :meth:`from_dict` rejects its values.
+            InputError: the text is not a JSON object, or :meth:`from_dict` rejects its values.
         """
         try:
             values = json.loads(text)
@@ -220,7 +220,7 @@ class HyLoRADAConfig(_Config):
         folder. Without buckets there is nothing to decide, and ``auto`` becomes ``fixed``.
 
         Raises:
-            InputError: ``bucketing_study`` is no confirmed study, is damaged, or compares no
+            InputError: ``bucketing_study`` is not a confirmed study, is damaged, or compares no
                 learnable with a fixed arm.
         """
         if self.landmark_bucketing != "auto":
@@ -266,7 +266,7 @@ class TrainingConfig(_Config):
     Attributes:
         max_steps: optimizer steps of a full run; the schedule ends there, even for a run that is
             stopped early.
-        batch_size: blocks a step.
+        batch_size: blocks per step.
         learning_rate: peak learning rate of everything but the boundaries.
         lr_scheduler_type: shape of the decay to 0 after the warm-up (``constant``: no decay).
         warmup_ratio: share of the steps with a linearly rising learning rate.

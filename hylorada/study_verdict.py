@@ -75,7 +75,7 @@ def _read(path: Path, owner: str) -> Any:
         values: Any = unsealed(json.loads(path.read_text()), owner)
     except OSError as error:
         raise InputError(
-            f"bucketing_study {str(path.parent)!r} is no finished study: "
+            f"bucketing_study {str(path.parent)!r} is not a finished study: "
             f"{path.name}: {error.strerror}"
         ) from error
     except ValueError as error:

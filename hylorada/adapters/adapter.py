@@ -26,7 +26,7 @@ def check_base(base: object) -> None:
     """Check that adapters can be added to a base of a supported model type.
 
     Raises:
-        InputError: ``base`` is no transformers model, or has PEFT layers in it.
+        InputError: ``base`` is not a transformers model, or has PEFT layers in it.
     """
     if not isinstance(base, PreTrainedModel):
         raise InputError(
@@ -67,7 +67,7 @@ class Adapter(nn.Module):
         seed: seed of the initial values and of dropout.
 
     Raises:
-        InputError: ``base`` is not supported, ``config`` is no :class:`HyLoRADAConfig` or lacks
+        InputError: ``base`` is not supported, ``config`` is not a :class:`HyLoRADAConfig` or lacks
             ``max_positions``, or a target module doesn't exist.
     """
 
@@ -205,7 +205,7 @@ class Adapter(nn.Module):
         return values, grads
 
     def __getstate__(self) -> dict[str, Any]:
-        # the parameters of a copy are no views of the vector and have no hooks
+        # the parameters of a copy are not views of the vector and have no hooks
         return {**vars(self), "_vector": None, "_hold": None}
 
     def refuse_if_seated(self) -> None:

@@ -40,7 +40,7 @@ class BaseLocation:
     local_files_only: bool = True
 
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments that `from_pretrained` needs beside the location."""
+        """Return the keyword arguments that `from_pretrained` needs in addition to the location."""
         options = {"local_files_only": self.local_files_only, "trust_remote_code": False}
         return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 

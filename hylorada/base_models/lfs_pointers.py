@@ -1,4 +1,4 @@
-"""Git LFS pointers: small text files in the place of files that a clone has not downloaded."""
+"""Git LFS pointers: small text files in place of files that a clone has not downloaded."""
 
 from pathlib import Path
 

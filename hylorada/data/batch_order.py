@@ -16,7 +16,7 @@ class BatchOrder:
 
     Args:
         num_blocks: N.
-        batch_size: b, the blocks a step; a step may straddle two epochs, so no block is skipped.
+        batch_size: b, the blocks per step; a step may straddle two epochs, so no block is skipped.
         seed: seed of the shuffles.
     """
 

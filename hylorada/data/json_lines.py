@@ -23,7 +23,7 @@ def read_json_lines(text: str, source: str) -> tuple[dict[str, str], dict[str, l
         The type of each column ("string" for one of nothing but text and null), and its values.
 
     Raises:
-        InputError: a line is no JSON object; the message names its number.
+        InputError: a line is not a JSON object; the message names its number.
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [_parse(line, f"data {source!r}: line {number}") for number, line in lines]

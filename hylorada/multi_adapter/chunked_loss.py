@@ -13,7 +13,7 @@ _CHUNK_NUMBERS = 1 << 23  # logits held at once on a CPU: 32 MiB in fp32
 # Rows of a chunk on a GPU, where compiled code is fastest for one shape; 0.4 GB in bf16 for a
 # vocabulary of 49,152 tokens.
 _CHUNK_ROWS = 4096
-# A GPU multiplies matrices at half speed or less if the vocabulary size is no multiple of 8.
+# A GPU multiplies matrices at half speed or less if the vocabulary size is not a multiple of 8.
 _ALIGNED = 64
 
 

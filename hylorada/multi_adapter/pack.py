@@ -224,7 +224,7 @@ class Pack:
             once, then lowered.
 
     Raises:
-        InputError: ``base`` is no transformers model, is of an unsupported type, or has other
+        InputError: ``base`` is not a transformers model, is of an unsupported type, or has other
             adapters in it.
 
     Example:

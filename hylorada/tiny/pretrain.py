@@ -70,7 +70,7 @@ def random_crops(
 
 @torch.no_grad()
 def held_out_nll(model: LlamaForCausalLM, stream: Tensor, length: int) -> float:
-    """Return the mean NLL in nats a predicted token over disjoint blocks of ``length`` tokens."""
+    """Return the mean NLL in nats per predicted token over disjoint blocks of ``length`` tokens."""
     blocks = stream[: len(stream) // length * length].view(-1, length)
     model.eval()
     losses: list[float] = [
@@ -172,7 +172,7 @@ def parse_arguments() -> argparse.Namespace:
         "--block-size", type=int, default=512, help="tokens a block; default: %(default)s"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=4, help="blocks a step; default: %(default)s"
+        "--batch-size", type=int, default=4, help="blocks per step; default: %(default)s"
     )
     parser.add_argument(
         "--steps", type=int, default=4000, help="optimizer steps; default: %(default)s"

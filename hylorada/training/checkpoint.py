@@ -133,7 +133,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise UnreadableCheckpoint(f"{path} is damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
         raise UnreadableCheckpoint(
-            f"{path} is no seat of this version: format {metadata.get('format')!r}, "
+            f"{path} is not a seat of this version: format {metadata.get('format')!r}, "
             f"expected {_FORMAT!r}"
         )
     if (

@@ -45,7 +45,7 @@ class Lanes:
 
     Attributes:
         base: the given base; adapters are built for it.
-        packs: one on a GPU; on a CPU one a core, four at most. The first pack is on ``base``
+        packs: one on a GPU; on a CPU one per core, four at most. The first pack is on ``base``
             itself, the others on copies that have their own modules and the same weights.
 
     Raises:

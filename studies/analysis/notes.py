@@ -1,4 +1,4 @@
-"""Notes on a study's results: what a reader of the verdict should know besides it."""
+"""Notes on a study's results: what a reader of the verdict should also know."""
 
 from collections.abc import Mapping, Sequence
 

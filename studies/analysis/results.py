@@ -71,7 +71,7 @@ class Results:
         comparisons: Comparisons on the test split, each with its decision (``outcome``).
         verdict: The verdict in sentences.
         earlier: Verdicts that the test split gave before the study was extended, oldest first.
-        notes: What the reader should know besides, such as arms left out and runs that failed.
+        notes: What the reader should also know, such as arms left out and runs that failed.
         provenance: Commit, versions, model and data fingerprints, seeds.
         looks: Number of replicates (searches, or seeds of a single search) at each look at the test
             split.

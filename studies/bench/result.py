@@ -112,7 +112,7 @@ class Bench:
         return None if other is None else row.rate / other.rate
 
     def _lora_beside(self, row: Row) -> Row | None:
-        """Return the row of LoRA alone in a pack of the same size; None if the row is no pack."""
+        """Return the row of LoRA alone in a pack of the same size; None if this row is no pack."""
         packs = (r for r in self.rows if row.kind == r.kind == "pack" and r.trials == row.trials)
         return next((r for r in packs if r.design == LORA), None)
 

@@ -82,7 +82,7 @@ class Cluster:
     def give(self, blocks: Any) -> None:
         """Hand the tokenised text to the hosts, which wait for it.
 
-        The reference, some hundred bytes, stays in a joined cluster: deleting it could hang if the
+        The reference, a few hundred bytes, stays in a joined cluster: deleting it could hang if the
         cluster is gone.
         """
         self._blocks = ray.put(blocks)  # lives as long as the driver
@@ -105,7 +105,7 @@ class Cluster:
             nodes = wait_for(lambda: nodes_with(self._kind), 60)
             if not nodes:
                 raise StudyStopped("no node of the cluster is left to train on")
-            # Try nodes in turn: Ray lists a dead node for some more seconds.
+            # Try nodes in turn: Ray lists a dead node for a few more seconds.
             node = nodes[attempt % len(nodes)]["NodeID"]
             try:
                 host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))

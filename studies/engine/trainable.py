@@ -130,7 +130,7 @@ class Trial(tune.Trainable):
 
 
 # Cached because Tune keeps every trial's request: with a new object for each, as from
-# `tune.with_resources`, the driver grows by 5 KiB a trial.
+# `tune.with_resources`, the driver grows by 5 KiB per trial.
 @cache
 def _request(cpu: float, gpu: float) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([{"CPU": cpu, "GPU": gpu}])

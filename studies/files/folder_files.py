@@ -209,14 +209,14 @@ def require_database(path: Path) -> None:
     """Raise for a damaged ``mlflow.db``; leave one that is locked or can't be opened to MLflow.
 
     Raises:
-        InputError: The file is no SQLite database, or SQLite finds damage in its structures.
+        InputError: The file is not an SQLite database, or SQLite finds damage in its structures.
     """
     with reading(
         path,
         "restore it from a backup, or move it away: `hylorada run NAME` then writes the runs again",
     ):
         if not is_sqlite(path):
-            raise ValueError("no SQLite database")
+            raise ValueError("not an SQLite database")
         with suppress(sqlite3.OperationalError):
             if (state := _quick_check(path)) != "ok":
                 raise ValueError(" ".join(state.split()))

@@ -123,7 +123,7 @@ class Stage:
             self._ledger.finish(record, "pruned")
 
     def _is_unfinished(self, record: Record) -> bool:
-        """Return whether a trial still has to train, after ending one that a crash left un-ended.
+        """Return whether a trial still has to train, after ending one that a crash left open.
 
         A crash may come between a trial's last report and its end.
         """

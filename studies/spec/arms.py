@@ -50,7 +50,7 @@ def field_problems_of(where: str, values: Any) -> tuple[list[str], set[str]]:
     """Check adapter and training fields, each by itself.
 
     Returns:
-        The problems, and the names of the wrong fields; ``*`` if the values are no mapping.
+        The problems, and the names of the wrong fields; ``*`` if the values are not a mapping.
     """
     if not isinstance(values, Mapping):
         return [f"{where} must map fields to values, got {values!r}"], {"*"}

@@ -38,7 +38,7 @@ def fewer(before: Mapping[str, Any], study: Study) -> list[str]:
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values that are no mappings with their dotted path."""
+    """Yield the values that are not mappings with their dotted path."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{path}{key}.")

@@ -13,7 +13,7 @@ _LONGEST_WHOLE = 2048  # bits
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads some values otherwise than YAML 1.1.
+    """Safe YAML that reads some values differently from YAML 1.1.
 
     1e-3 is a number (YAML 1.1: text), 010 is ten (eight), 1:30 is text (90), and so is a date.
     """

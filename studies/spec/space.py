@@ -77,8 +77,8 @@ class Space:
     def _telling(self, name: str) -> list[Value]:
         """Return the values that suffice to find a mistake.
 
-        They are the smallest and the largest number, all values that are no numbers, and all values
-        that a condition requires.
+        They are the smallest and the largest number, all values that are not numbers, and all
+        values that a condition requires.
         """
         examples = self.parameters[name].values.examples()
         numbers = sorted(

@@ -47,8 +47,8 @@ def information_bits(weights: Floats) -> float:
 def leanings(weights: Floats) -> list[Leaning]:
     """Return the stretches of positions that lean on one landmark, given [T, L] weights.
 
-    A position leans on the landmark of largest weight if that weight is at least `STANDS_OUT` times
-    the even share of 1/L.
+    A position leans on the landmark with the largest weight if that weight is at least
+    `STANDS_OUT` times the even share of 1/L.
     """
     best = weights.argmax(axis=1)
     marked = np.where(weights.max(axis=1) >= STANDS_OUT / weights.shape[1], best, -1)

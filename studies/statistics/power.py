@@ -21,8 +21,8 @@ class Components:
 
     Attributes:
         search: Variance between searches beyond what their seeds explain; None with a single
-            search. With one seed a search it holds the seeds' variance too.
-        seed: Variance between paired seeds within a search; None with one seed a search.
+            search. With one seed per search it holds the seeds' variance too.
+        seed: Variance between paired seeds within a search; None with one seed per search.
         block: Long-run variance of one test block; divided by `blocks` it is the block part of the
             mean's variance.
         blocks: Number of test blocks.

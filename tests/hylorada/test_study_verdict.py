@@ -78,7 +78,7 @@ def test_configuration_without_auto_is_its_own_resolution() -> None:
 def test_auto_bucketing_without_a_verdict_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="landmark_bucketing 'auto' needs bucketing_study"):
         HyLoRADAConfig(landmark_bucketing="auto")
-    with pytest.raises(InputError, match=r"is no finished study: study.json: No such file"):
+    with pytest.raises(InputError, match=r"is not a finished study: study.json: No such file"):
         _automatic(str(tmp_path / "none")).resolved()
     other = _write_study(tmp_path, high=-1.0, p_holm=0.0, arm="plain")
     with pytest.raises(InputError, match=r"has no confirmed comparison \[learnable arm, fixed arm"):
@@ -161,5 +161,5 @@ def test_adapter_without_a_verdict_is_refused(
 ) -> None:
     folder = str(tmp_path / "none")
     config = make_config(landmark_bucketing="auto", bucketing_study=folder)
-    with pytest.raises(InputError, match=r"is no finished study: study.json: No such file"):
+    with pytest.raises(InputError, match=r"is not a finished study: study.json: No such file"):
         Adapter(make_base(), config, seed=0)

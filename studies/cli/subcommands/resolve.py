@@ -30,7 +30,7 @@ def _seconds(text: str) -> float:
     """Return an option's value, such as 90s, 30m or 2h, in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: The value is no time.
+        argparse.ArgumentTypeError: The value is not a time.
     """
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
     try:

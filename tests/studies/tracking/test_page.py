@@ -74,7 +74,7 @@ def test_page_of_a_server_is_its_own(tmp_path: Path) -> None:
 
 def test_damaged_database_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"garbage" * 100)
-    with pytest.raises(InputError, match=r"mlflow\.db is damaged \(no SQLite database\)"):
+    with pytest.raises(InputError, match=r"mlflow\.db is damaged \(not an SQLite database\)"):
         serve_page(_arguments(tmp_path))
 
 

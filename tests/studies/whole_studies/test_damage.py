@@ -314,7 +314,7 @@ def test_study_that_lacks_a_field_is_damaged(
         (
             "mlflow.db",
             b"garbage" * 100,
-            r"mlflow\.db is damaged \(no SQLite database\); restore it",
+            r"mlflow\.db is damaged \(not an SQLite database\); restore it",
         ),
         ("cache", b"", "cache is a file, must be a folder; remove it"),
         ("studies", b"", "studies is a file, must be a folder; remove it"),
