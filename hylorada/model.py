@@ -352,11 +352,11 @@ class HyLoRADAModel(BaseAttributes):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **where: Any
     ) -> None:
-        """Call :meth:`activation_checkpointing_enable`, whose older name this is."""
+        """Call :meth:`activation_checkpointing_enable`; this is its older name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **where)
 
     def gradient_checkpointing_disable(self) -> None:
-        """Call :meth:`activation_checkpointing_disable`, whose older name this is."""
+        """Call :meth:`activation_checkpointing_disable`; this is its older name."""
         self.activation_checkpointing_disable()
 
     def get_learned_boundaries(self) -> Tensor | None:

@@ -221,7 +221,7 @@ class Adapter(nn.Module):
             )
 
     def hold_boundaries(self, hook: Callable[[Tensor], None] | None) -> None:
-        """Call ``hook`` once the boundaries' gradient is complete, instead of an earlier hook."""
+        """Register ``hook`` on the boundaries' complete gradient, in place of any earlier hook."""
         if self._hold is not None:
             self._hold.remove()
         self._hold, boundaries = None, self.boundaries

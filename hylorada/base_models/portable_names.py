@@ -7,7 +7,7 @@ from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
 
 
 def portable_path(name: str, folder: Path) -> str:
-    """Return the name of a base or text as it may be written into a folder that is published.
+    """Return the name to write for a base or text in a folder that may be published.
 
     Args:
         name: a built-in name, a hub id, or a path.

@@ -61,14 +61,14 @@ def _rows(text: str, delimiter: str, source: str) -> Iterator[tuple[int, list[st
 def _find_delimiter(text: str) -> str:
     """Return the delimiter that splits the first rows into the most cells, equally many in each.
 
-    If there is none, that is the comma.
+    If none does, return the one with the most cells in the first row; on a tie, the first listed.
     """
     widths = {delimiter: _width(text, delimiter) for delimiter in DELIMITERS}
     return max(DELIMITERS, key=lambda d: widths[d])
 
 
 def _width(text: str, delimiter: str) -> tuple[bool, int]:
-    """Return whether the first rows have one number of cells, at least two, and the header's."""
+    """Return whether the first rows have equally many cells (two or more), and the first row's."""
     counts: list[int] = []
     try:
         for _, row in _rows(text, delimiter, ""):

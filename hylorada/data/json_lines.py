@@ -1,4 +1,4 @@
-"""Read tables of JSON objects, one a line.
+"""Read tables of JSON objects, one per line.
 
 Arrow's own reader crashes the process on some broken files.
 """
@@ -13,7 +13,7 @@ _NAMES = {str: "string", type(None): "null"}
 
 
 def read_json_lines(text: str, source: str) -> tuple[dict[str, str], dict[str, list[Any]]]:
-    """Read the columns of a text with one JSON object a line, ignoring blank lines.
+    """Read the columns of a text with one JSON object per line, ignoring blank lines.
 
     Args:
         text: content of the file.

@@ -1,4 +1,4 @@
-"""The separator between documents, and the test whether rows are lines of one text instead."""
+"""The separator between documents, and the test for rows that are lines of one text instead."""
 
 from collections.abc import Iterable, Sequence
 

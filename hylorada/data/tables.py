@@ -90,7 +90,7 @@ def _decode(path: Path, content: bytes) -> str:
     if "\0" in text:
         raise InputError(
             f"data {str(path)!r}: holds NUL characters (first at {text.index(chr(0))}): "
-            "no text file"
+            "not a text file"
         )
     return text
 

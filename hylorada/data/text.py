@@ -25,10 +25,10 @@ class SplitSource:
     """The origin of a split.
 
     Attributes:
-        files: the files, or the split of a hub data set; none if the split was cut off another.
+        files: the files, or the split of a hub data set; none if it was cut from other text.
         rows: number of rows, empty ones included.
         empty: number of rows that were dropped because they are empty.
-        cut_from: "train" or "the whole text" if the split is a piece of that; else None.
+        cut_from: what the split was cut from, "train" or "the whole text"; else None.
     """
 
     files: tuple[str, ...] = ()

@@ -132,7 +132,7 @@ class Lanes:
             )
 
     def rest(self) -> None:
-        """End the lanes' threads, which frees all cores for the caller until the next work."""
+        """End the lanes' threads, freeing all cores for the caller until the lanes run again."""
         self._divide(0)
 
     def close(self) -> None:

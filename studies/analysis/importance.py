@@ -107,7 +107,7 @@ def _loss(record: Record, step: int) -> float | None:
 def _pool(records: Sequence[Record], study: Study, folder: Path) -> optuna.Study:
     """Return an Optuna study of these trials without their losses.
 
-    All of them are complete, because PED-ANOVA reads no others.
+    All of them are marked as complete, because PED-ANOVA ignores other trials.
     """
     trials = [expected(folder, study, r) for r in records]
     verbosity = optuna.logging.get_verbosity()
@@ -146,7 +146,8 @@ def _importances(pooled: optuna.Study, ranks: Floats, names: Sequence[str]) -> F
 
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, _TOP / len(ranks)))
     with warnings.catch_warnings():
-        # Optuna warns that low values of `target` are good, and of conditions met by one trial.
+        # Optuna warns that it takes low values of `target` as good, and about conditions that only
+        # one trial meets.
         warnings.simplefilter("ignore")
         importances = get_param_importances(
             pooled,

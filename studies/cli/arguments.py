@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     _refuse_unknown(words, parser, commands)
     args = parser.parse_args(words)
     for name, value in vars(args).items():
-        # argparse makes [] of --name=--
+        # argparse parses --name=-- as []
         if (value == [] and name != "set") or (isinstance(value, list) and [] in value):
             parser.error(f"argument --{name.replace('_', '-')}: '--' is not a value")
     return args

@@ -82,5 +82,5 @@ def run_or_say_why(study: Study, options: Options, run: Callable[[Options], T]) 
         return 3
     except Exception:
         print(uncoloured(traceback.format_exc()), end="", file=sys.stderr)
-        print(f"hylorada: the study broke off; state saved. {resume}", file=sys.stderr)
+        print(f"hylorada: the study failed; state saved. {resume}", file=sys.stderr)
         return 3

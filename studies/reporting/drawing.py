@@ -71,10 +71,10 @@ def finite(values: Iterable[float | None]) -> list[float]:
 
 
 def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
-    """Scale the y axis so that both tenths of a percent near the best and multiples are visible.
+    """Scale the y axis to show both tenths of a percent near the best PPL and multiples of it.
 
-    The height of a PPL is log(share above the best + _NEAR), which is about linear within ``_NEAR``
-    of the best.
+    A PPL is drawn at height log(ppl / best - 1 + _NEAR), which is about linear within ``_NEAR`` of
+    the best.
     """
     best, high = min(values), max(*values, 1.005 * min(values))
 

@@ -1,4 +1,7 @@
-"""The figures of the report's findings on why the arms differ; returns as in ``plots``."""
+"""The figures for the report's findings on why the arms differ.
+
+Each function returns what those in :mod:`studies.reporting.plots` return.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

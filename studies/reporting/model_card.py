@@ -50,7 +50,7 @@ def model_card(winner: Winner, output: Path) -> str:
 
 
 def published_name(name: str, output: Path) -> str:
-    """Return a base or text as it may be published: a local path becomes relative to the export."""
+    """Return the name to publish for a base or text: local paths become relative to the export."""
     return portable_path(name, output) if os.path.isabs(name) else name
 
 

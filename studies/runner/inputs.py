@@ -120,7 +120,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     problems += _address_problems(options.address)
     if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
-        problems.append(f"seats must be at {limit}, got {options.seats}")
+        problems.append(f"--pack-size must be at {limit}, got {options.seats}")
     base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
     return problems, base, tokenizer, _text(problems, values, tokenizer)
 

@@ -22,7 +22,7 @@ class MlflowService:
         return check_tracking(uri)
 
     def check_server(self, uri: str, experiment: str) -> list[str]:
-        """Return why a study of this name can't be kept there, without creating anything."""
+        """Return why the server can't hold a study of this name, without creating anything."""
         return check_server(uri, experiment)
 
     def open(

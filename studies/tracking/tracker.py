@@ -67,7 +67,7 @@ class TrackingService(Protocol):
         """Return the problems of an address by itself, without creating or reading anything."""
 
     def check_server(self, uri: str, experiment: str) -> list[str]:
-        """Return why a study of this name can't be kept there, without creating anything."""
+        """Return why the server can't hold a study of this name, without creating anything."""
 
     def open(
         self, uri: str, experiment: str, storage: Path, study_id: str, say: Callable[[str], None]

@@ -38,7 +38,7 @@ _OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
 
 
 def address(path: Path) -> str:
-    """Return a database's address, with characters such as ``%`` and ``?`` of its path escaped."""
+    """Return a database's URL, with characters such as ``%`` and ``?`` in its path escaped."""
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 

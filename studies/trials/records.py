@@ -215,7 +215,7 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
         if record.state == "complete" and not (record.reports[-1].done and is_finite(record.nll)):
             raise ValueError("its last report is lost, though the trial is complete")
         if chain not in (None, record.chain):
-            raise ValueError("its reports differ from those at the end of the trial")
+            raise ValueError("its checksum differs from the one in trial.json")
     return record
 
 

@@ -63,8 +63,8 @@ def make_sampler(
     def make(parameter: str) -> BaseSampler:
         stream = derive_seed(seed, "sampler", arm, number, parameter) % 2**32
         with warnings.catch_warnings():
-            # Experimental are brute force, and `group`, without which TPE can't draw conditional
-            # parameters together.
+            # Brute force is experimental, and so is `group`, without which TPE can't draw
+            # conditional parameters together.
             warnings.simplefilter("ignore", ExperimentalWarning)
             if points is not None and points <= _SCARCE * trials:
                 return BruteForceSampler(seed=stream)

@@ -1,4 +1,4 @@
-"""Times of whole searches, from process start to process end: a process a trial, and our host."""
+"""Times of whole searches, from process start to end: with one process per trial, and our host."""
 
 import json
 import os
@@ -74,13 +74,13 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
     if code or len(ended) != task["trials"]:
         why = errors.strip().splitlines()[-1:] or ["no message"]
         raise RuntimeError(
-            f"the search by {name}: {len(ended)} of {task['trials']} trials ended well; {why[0]}"
+            f"the search by {name}: {len(ended)} of {task['trials']} trials completed; {why[0]}"
         )
     return seconds
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """Return a driver's exit code and stderr; on an interruption, let it end its own processes."""
+    """Run a driver and return its exit code and stderr; if interrupted, let it end its children."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

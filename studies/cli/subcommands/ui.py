@@ -1,4 +1,4 @@
-"""``hylorada ui``: MLflow's page over the studies of a storage folder."""
+"""``hylorada ui``: the MLflow UI for the studies in a storage folder."""
 
 import argparse
 from typing import TYPE_CHECKING

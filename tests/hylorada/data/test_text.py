@@ -241,6 +241,6 @@ def test_links_in_circles_and_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_nul_characters_are_refused(tmp_path: Path) -> None:
     (tmp_path / "zeros.txt").write_bytes(b"ab" + bytes(300))
     with pytest.raises(
-        InputError, match=r"zeros\.txt': holds NUL characters \(first at 2\): no text file"
+        InputError, match=r"zeros\.txt': holds NUL characters \(first at 2\): not a text file"
     ):
         load_text(str(tmp_path / "zeros.txt"))
