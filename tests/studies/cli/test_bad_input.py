@@ -368,12 +368,12 @@ def test_run_tells_six_mistakes_of_a_file_in_six_lines(refused: Refused, tmp_pat
 
 def test_run_tells_problems_of_all_inputs_at_once(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    places = ("--storage=file", "--tracking-uri=./mlruns", "--seats=0")
+    places = ("--storage=file", "--tracking-uri=./mlruns", "--pack-size=0")
     inputs = ("--model=tinny", "--data=no.txt")
     starts = [
         f"storage '{tmp_path / 'file'}'",
         "tracking_uri './mlruns'",
-        "seats must",
+        "--pack-size must",
         "model 'tinny'",
         "data 'no.txt'",
     ]
@@ -387,10 +387,10 @@ def test_run_tells_problems_of_all_inputs_at_once(refused: Refused, tmp_path: Pa
 
 def test_run_tells_short_splits_beside_other_problems(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "three.txt").write_text(f"{_PROSE}\n" * 3)
-    problems = refused("--data=three.txt", "--seats=0", "--tracking-uri=./mlruns")
+    problems = refused("--data=three.txt", "--pack-size=0", "--tracking-uri=./mlruns")
     assert [p.split(" ")[0] for p in problems] == [
         "tracking_uri",
-        "seats",
+        "--pack-size",
         "split",
         "split",
         "split",
