@@ -41,7 +41,7 @@ def _parse(line: str, where: str) -> Mapping[str, Any]:
         raise InputError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where} holds {error.object[error.start]!r}, half of a character"
+            f"{where} holds {error.object[error.start]!r}, an unpaired surrogate"
         ) from error
     # a number with thousands of digits raises ValueError
     except (RecursionError, ValueError) as error:

@@ -36,7 +36,7 @@ def merge_into(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
 
 
 def restore(base: PreTrainedModel, originals: Mapping[str, Tensor]) -> None:
-    """Restore the base's own weights bit for bit; without any it keeps the merged ones."""
+    """Restore the base's own weights bit for bit; with no ``originals``, keep the merged ones."""
     _overwrite(base, originals)
     del vars(base)["merged"]
 

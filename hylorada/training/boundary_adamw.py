@@ -19,11 +19,11 @@ _LEFT_OUT = (
 
 
 class BoundaryAdamW(torch.optim.AdamW):
-    """An AdamW that holds boundaries for their first ``hold_steps`` steps and within the block.
+    """An AdamW that holds boundaries still for ``hold_steps`` steps and clamps them to the block.
 
-    The group named ``boundaries`` carries ``hold_steps`` and the number of steps done, so copies of
-    the optimizer hold boundaries too. Under a copy, however, the boundaries keep their gradient
-    meanwhile, and it counts in the norm for clipping.
+    The group named ``boundaries`` stores ``hold_steps`` and the number of steps done, so copies of
+    the optimizer hold boundaries too. A copy, however, doesn't drop the gradient of held boundaries
+    before clipping, so that gradient counts in the norm.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -43,7 +43,7 @@ class BoundaryAdamW(torch.optim.AdamW):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state except ``hold_steps``, which this optimizer's own ``max_steps`` sets."""
+        """Load a state, but keep ``hold_steps``, which this optimizer's own ``max_steps`` sets."""
         own_hold_steps = [group["hold_steps"] for group in self._boundary_groups()]
         super().load_state_dict(state_dict)
         for group, hold_steps in zip(self._boundary_groups(), own_hold_steps, strict=True):

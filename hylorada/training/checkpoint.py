@@ -145,7 +145,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
-    """Return a checksum over all bits, because safetensors detects no flipped ones."""
+    """Return a checksum over all bits, because safetensors does not detect flipped bits."""
     crc = zlib.crc32("\n".join(texts[name] for name in _TEXTS).encode())
     for name in sorted(tensors):
         crc = zlib.crc32(f"{name} {_shape(tensors[name])}".encode(), crc)

@@ -34,9 +34,9 @@ class Lanes:
 
     When all thread teams of a process have more threads than there are cores, the OpenMP runtime
     puts its threads to sleep between two operations, and waking them takes longer than most
-    operations. So the calling thread does the first part and one thread each the others, and
-    together they have no more threads than there are cores. No other thread of the process should
-    compute with more than one (:func:`hylorada.runtime.devices.own_threads`).
+    operations. So the calling thread computes the first part, each other part gets a thread of
+    its own, and together they have no more threads than there are cores. No other thread of the
+    process should compute with more than one (:func:`hylorada.runtime.devices.own_threads`).
 
     Args:
         base: a supported causal language model.

@@ -1,4 +1,4 @@
-"""Checks, on a few blocks, of what must hold for adapters on a base before a study trains any."""
+"""Check, on a few blocks, what must hold for adapters on a base before a study trains any."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -99,7 +99,7 @@ def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
 
 
 def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep | None:
-    """Start a step; out of memory, return None and leave the seats as they were."""
+    """Start a step; if memory runs out, return None and leave the seats as they were."""
     drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
     before = [stream.get_state() for stream in drawing]
     try:

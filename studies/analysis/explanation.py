@@ -63,7 +63,7 @@ class Losses:
         return np.stack([self._losses[by_seed[seed]] for seed in seeds]).astype(np.float64)
 
     def lost(self, *keys: str) -> str:
-        """Return how many runs of these points are missing and why the first is; "" if none is."""
+        """Say how many of these points' runs are missing, and why the first is; "" if none is."""
         runs = {r.name: r for k in keys for r in self._runs[k]}
         lost = [r for r in runs.values() if r.name not in self._losses]
         return f"{len(lost)} of {len(runs)} runs {lost[0].state}: {lost[0].reason}" if lost else ""

@@ -126,7 +126,7 @@ def check(options: BenchOptions) -> Plan:
     dtype = options.dtype or ("bfloat16" if cuda else "float32")
     if dtype not in _DTYPES:
         problems.append(f"dtype {dtype!r} is unknown; {nearest(dtype, _DTYPES)}")
-    # Sizes that train in reasonable time on the device: on a GPU a usual fine-tuning batch.
+    # These sizes train in reasonable time; on a GPU they are a typical fine-tuning batch.
     block_size = options.block_size or (512 if cuda else 128)
     batch_size = options.batch_size or (4 if cuda else 2)
     base, data = _inputs(options, block_size, problems)

@@ -49,8 +49,8 @@ def report_cost(
 ) -> dict[str, Any]:
     """Train ``seats`` trials twice, with and without reports between the first and the last.
 
-    The compared time lies between the first and the last report, which both runs have, so it
-    includes no start and no compiler.
+    Only the time between the first and the last report, which both runs have, is compared, so it
+    includes neither startup nor compilation.
     """
     periods = 8 if setting.device == "cuda" else 3
     last = EVERY * (periods + 1)

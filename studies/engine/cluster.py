@@ -1,4 +1,4 @@
-"""Ray for the length of a study: the devices of this machine or a cluster, and a host on each."""
+"""Ray during a study: the devices of this machine or of a cluster, and a host on each."""
 
 import math
 import uuid
@@ -36,7 +36,7 @@ def _never() -> None:
 
 
 class Cluster:
-    """Ray for the length of a study: a private one on this machine, or a cluster that is joined.
+    """Ray during a study: either a private Ray on this machine or an existing cluster.
 
     A private Ray needs :func:`make_private` before Ray is imported.
 
@@ -140,9 +140,9 @@ class Cluster:
 
     @property
     def resources(self) -> dict[str, float]:
-        """Resources that one trial requests for a whole run.
+        """Resources that each trial requests for the whole run.
 
-        Its share of a GPU, or of the cores that the smallest node has now.
+        They are its share of a GPU, or of the cores that the smallest node has now.
         """
         if self._kind == "GPU":
             return {"cpu": 0, "gpu": share(1, self.seats)}

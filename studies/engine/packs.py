@@ -97,8 +97,8 @@ class Engine:
     def build(self, job: Job) -> Occupant:
         """Build a seat for a trial, from its checkpoint if it has one.
 
-        This may run beside a pass: it touches nothing that the pass uses. If the checkpoint is
-        damaged or belongs to another trial, the trial starts anew and repeats its training with the
+        This may run during a pass, because it touches nothing that the pass uses. If the checkpoint
+        is damaged or belongs to another trial, the trial trains again from its first step, with the
         same result.
         """
         return self._io.submit(self._occupant, job).result()

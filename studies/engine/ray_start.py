@@ -163,7 +163,7 @@ def _initialize(address: str | None, workspace: Path) -> None:
 
 
 def _start_watch() -> None:
-    """Report deaths of Ray's processes in our words, and keep Ray itself off stdout."""
+    """Report deaths of Ray's processes in our own messages, and keep Ray from writing to stdout."""
     global _watch
     ray._private.worker.print_to_stdstream = _print_nothing
     if threading.current_thread() is threading.main_thread():  # signals reach no other thread

@@ -67,8 +67,7 @@ class Trial(tune.Trainable):
             try:
                 report = self._next_report()
             except ray.exceptions.ActorUnavailableError:
-                # The host is out of reach for a moment. Treating it as dead would make a second
-                # one.
+                # The host is briefly unreachable. Treating it as dead would create a second one.
                 time.sleep(1)
                 self._token = ""
             except ray.exceptions.RayActorError as error:

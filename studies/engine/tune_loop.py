@@ -27,7 +27,7 @@ class Source(Protocol):
     """A source of jobs that also receives their reports."""
 
     def remaining(self) -> int:
-        """Return how many jobs :meth:`next_job` may still return at most; 0 at the end."""
+        """Return the maximum number of jobs still to come from :meth:`next_job`; 0 at the end."""
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next job and its last known step; None while no job is available."""

@@ -279,7 +279,8 @@ def _complete_lines(content: bytes) -> bytes:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line and sync it to disk, after cutting off a line that a crash left unfinished."""
-    # The size before the first try: a try that fails late may have written a whole line.
+    # The size is taken before the first try: a try that fails late may have
+    # written a whole line, which the next try must cut off.
     sizes: list[int] = []
 
     def write() -> None:

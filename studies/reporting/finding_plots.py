@@ -104,7 +104,7 @@ def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str |
 
 
 def _away(runs: Sequence[Record], block_size: int) -> str:
-    """Return the runs' number of buckets, which is equal, and their distance to the spacings."""
+    """Return a label: the runs' common number of buckets, and their distance to each spacing."""
     away_from = distances(runs, block_size)
     count = len(runs[0].reports[-1].boundaries)
     away = " and ".join(f"{away_from[s].end:.1f} from {s}" for s in SPACINGS)

@@ -16,7 +16,7 @@ class Asha:
     Args:
         arms: names of the groups whose trials compete with each other: an arm in a search.
         grace_steps: step of the first rung.
-        reduction_factor: eta, the factor between rungs; the best 1 / eta of the trials pass each.
+        reduction_factor: eta, the factor between rungs; the best 1 / eta of trials pass each rung.
         max_steps: steps of a full run.
     """
 

@@ -1,4 +1,4 @@
-"""A study as one source of jobs in stages: search, select winners, confirm them on fresh seeds.
+"""A study as a source of jobs in stages: search, select winners, confirm them on fresh seeds.
 
 A fourth stage, used only by ``hylorada explain``, trains the configurations that explain a winner.
 """
@@ -57,7 +57,7 @@ class Search(Stage):
         return self._hand_out(self._store.propose(arm, search))
 
     def _open_places(self) -> dict[tuple[int, str], int]:
-        """Return each search and arm that still needs trials, with the number that it has."""
+        """Return each search and arm that still needs trials, with its number of trials so far."""
         counts = {
             (search, arm): len(self._store.of("search", arm, search))
             for search, arm in self._places
@@ -194,11 +194,11 @@ class Campaign:
 
     @property
     def is_searching(self) -> bool:
-        """Whether the search stage has not ended."""
+        """Whether the campaign is still in the search stage."""
         return isinstance(self._stage, Search)
 
     def remaining(self) -> int:
-        """Return the most trials that may still be handed out, as if every arm had a winner."""
+        """Return an upper bound on the trials left to hand out, as if every arm had a winner."""
         return self._stage.remaining() + sum(count for _, count in self._later)
 
     def next_job(self) -> tuple[Job, int] | None:
@@ -259,7 +259,7 @@ class SearchOutcome:
 
     Attributes:
         winners: winner of each search and arm.
-        missing: for each arm without a winner the reason.
+        missing: the reason for each arm without a winner.
     """
 
     winners: dict[tuple[int, str], Winner]

@@ -50,7 +50,7 @@ class Plan:
         goal: the winner's configuration.
         path: moves from the start to the goal, one parameter each.
         neighbours: moves of one step away from the winner.
-        unchanged: searched parameters in which the winner has the default.
+        unchanged: searched parameters whose value in the winner is the default.
     """
 
     winner: Winner

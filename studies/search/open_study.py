@@ -1,4 +1,4 @@
-"""A study that is open in this process, whose MLflow runs are closed truthfully however it ends."""
+"""A study open in this process, whose MLflow runs get its true status however it ends."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -214,7 +214,7 @@ def _parse_space(
 def _misfits(
     config: Mapping[str, Any], space: Space, shared: Mapping[str, Any], wrong: set[str]
 ) -> list[str]:
-    """Return problems of values that are right by themselves but not together in some proposal."""
+    """Return problems of values that are valid individually but conflict in some proposal."""
     problems: dict[str, None] = {}
     for values in (point for fields in _CHECKED_TOGETHER for point in space.combinations(fields)):
         merged = {**shared, **config, **values}

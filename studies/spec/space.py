@@ -109,7 +109,7 @@ class Space:
         return self._whole(self._inside(defaults))
 
     def outside(self, values: Mapping[str, Any]) -> dict[str, Range | Choice]:
-        """Return the searched parameters for which a value is given that they never take.
+        """Return the searched parameters whose given value is outside their range or choice.
 
         A constant is not searched.
         """
@@ -136,7 +136,7 @@ class Space:
         }
 
     def size(self) -> int | None:
-        """Return the number of different points; None if real numbers make them endless."""
+        """Return the number of distinct points; None if a real-valued range makes it infinite."""
         return self._count(list(self.parameters), {})
 
     def _count(self, names: list[str], drawn: dict[str, Any]) -> int | None:

@@ -221,7 +221,7 @@ class Study:
         return self.labels(arm, self.fields(arm))
 
     def labels(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values of an arm's space as Optuna takes them for a trial that must have them."""
+        """Return the given values of an arm as Optuna takes them, to fix them in a trial."""
         return dict(self.space(arm).start(values))
 
     def space(self, arm: str) -> Space:

@@ -1,6 +1,6 @@
 """The locations of a study's artifacts.
 
-MLflow stores absolute ones, which are updated when a storage folder was moved or copied.
+MLflow stores absolute locations, so they are updated after a storage folder is moved or copied.
 """
 
 import os
@@ -50,11 +50,13 @@ def follow_storage(storage: Path) -> None:
                 for experiment, before, now in list(_moves(connection, storage.resolve())):
                     move_artifacts(connection, experiment, before, now)
     except sqlite3.Error as error:
-        raise InputError(f"{database} can't be brought in line with its folder: {error}") from error
+        raise InputError(
+            f"{database} can't be pointed to the artifacts in its folder: {error}"
+        ) from error
 
 
 def move_artifacts(connection: sqlite3.Connection, experiment: str, before: str, now: str) -> None:
-    """Change the location of an experiment, and of those of its runs that keep artifacts there."""
+    """Change the location of an experiment and of all its runs that store artifacts there."""
     connection.execute(
         "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (now, experiment)
     )
@@ -84,7 +86,7 @@ def _moves(connection: sqlite3.Connection, storage: Path) -> Iterator[tuple[str,
 
 
 def _former_roots(places: Mapping[str, str], storage: Path) -> list[str]:
-    """Return the other storage folders that held this one's studies, the deepest first."""
+    """Return the other storage folders that held this folder's studies, longest URI first."""
     roots = set()
     for place in places.values():
         root, kind, study = ["", "", *place.rsplit("/", 2)][-3:]

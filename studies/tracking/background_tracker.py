@@ -1,4 +1,4 @@
-"""A thread that brings a tracker in line with a study, so that training never waits for it."""
+"""A thread that keeps a tracker up to date with a study, so that training never waits for it."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ class BackgroundTracker:
     Args:
         tracker: Tracker of the study, which from now on is called by the thread alone.
         say: Called with each line for the user.
-        waits: Seconds before the first retry and, after doubling, at most between two.
+        waits: Seconds before the first retry, doubled for each further one, and their maximum.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BackgroundTracker:
         self._add(_ParentUpdate.DESCRIBE, partial(self.tracker.describe, tags, params))
 
     def update(self, record: Record) -> None:
-        """Send the state of a trial: that it runs, its reports so far, its end."""
+        """Send the state of a trial: whether it is running or has ended, and its reports so far."""
         snapshot = replace(record, reports=list(record.reports))
         self._add(record.name, partial(self.tracker.update, snapshot))
 

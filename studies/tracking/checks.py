@@ -34,7 +34,7 @@ _CERTIFICATE = (
 
 
 def check_tracking(uri: str) -> list[str]:
-    """Return the problems of an address by itself, without connecting to it."""
+    """Return the problems visible in an address alone, without connecting to it."""
     if uri.startswith(("sqlite:", "sqlite+pysqlite:")):
         return _check_sqlite(uri)
     if uri.startswith(DATABASES):
@@ -82,7 +82,7 @@ def _default_experiment(client: MlflowClient) -> Experiment | None:
 
 
 def _failure(uri: str, error: Exception) -> str:
-    """Return a line on a failed call: the server's message, and MLflow's settings that may help."""
+    """Return a line about a failed call: the server's message and MLflow settings that may help."""
     reason, cause = reason_of(error), error.__cause__ or error.__context__
     if isinstance(cause, requests.exceptions.SSLError):
         return f"tracking_uri {shown(uri)!r} can't be trusted: {reason}; {_CERTIFICATE}"
@@ -122,7 +122,7 @@ def _check_sqlite(uri: str) -> list[str]:
 
 
 def unwritable(folder: Path) -> str | None:
-    """Return why a folder can't be written to, also one that does not exist yet; None if it can.
+    """Return why a folder, which need not exist yet, can't be written to; None if it can.
 
     The check leaves no trace.
     """

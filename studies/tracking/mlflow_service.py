@@ -18,7 +18,7 @@ class MlflowService:
     """Keeps studies in MLflow: in a SQLite file, another database or on a server."""
 
     def check_address(self, uri: str) -> list[str]:
-        """Return the problems of an address by itself, without creating or reading anything."""
+        """Return the problems visible in an address alone, without creating or reading anything."""
         return check_tracking(uri)
 
     def check_server(self, uri: str, experiment: str) -> list[str]:
@@ -32,7 +32,7 @@ class MlflowService:
         return open_runs(uri, experiment, storage, study_id, say)
 
     def close_abandoned(self, uri: str, experiment: str, study_id: str) -> str | None:
-        """End the runs that a dead process of the study left running, and return a line on it."""
+        """End the runs that a dead process of the study left running; return a line about it."""
         if (path := database_path(uri)) is not None and not path.exists():
             return None
         if problems := check_tracking(uri):

@@ -1,4 +1,4 @@
-"""``hylorada ui``: MLflow's own page over the studies of a storage folder."""
+"""``hylorada ui``: serve MLflow's own UI for the studies in a storage folder."""
 
 import argparse
 import ipaddress
@@ -27,7 +27,7 @@ def serve_page(args: argparse.Namespace) -> int:
     """
     uri = args.tracking_uri or default_uri(args.storage)
     if is_server(uri):
-        raise InputError(f"MLflow at {shown(uri)} serves a page of its own: open it in a browser")
+        raise InputError(f"MLflow at {shown(uri)} has its own web UI: open it in a browser")
     own = owns_database(args.storage, uri)
     if own:
         _prepare_database(args)
@@ -102,7 +102,7 @@ def _try_address(host: str, port: int) -> str:
 
 
 def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
-    """Return MLflow's settings under which the page accepts requests to the names of its host.
+    """Return the MLflow settings that make the page accept requests addressed to its host's names.
 
     By default it accepts only those of loopback. Requests to any other host are rejected, so that a
     foreign web page can't reach this one through its own name.
@@ -124,7 +124,7 @@ def _names(host: str, listening: str, port: int) -> Mapping[str, str]:
 
 
 def _own_addresses() -> set[str]:
-    """Return the addresses of this machine that its name and its default route reveal."""
+    """Return this machine's addresses, as found through its name and its default route."""
     addresses = set()
     with suppress(OSError):
         for entry in socket.getaddrinfo(socket.gethostname(), None):

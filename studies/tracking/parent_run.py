@@ -28,7 +28,7 @@ def open_study(
         experiment: Id of the experiment.
         name: Name of the parent run if it has to be created.
         study_id: Id of the study folder.
-        say: Called with a line on the runs that were restored or attached.
+        say: Called with a line about runs that were restored or attached.
     """
     parent = find_parent(client, experiment, study_id)
     if parent is None:

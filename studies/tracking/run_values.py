@@ -18,9 +18,9 @@ _VALUE_LIMIT = 500  # characters of a parameter that MLflow's page still shows
 def new_and_changed(
     known: Mapping[str, str], params: Mapping[str, Any]
 ) -> tuple[list[Param], list[RunTag]]:
-    """Return the parameters that a run lacks, and as tags those that have changed.
+    """Return the parameters that a run lacks, and the changed ones as tags.
 
-    Parameters can't be changed in MLflow.
+    MLflow doesn't allow a logged parameter to change.
     """
     values = {k: limited(v) for k, v in params.items()}
     changed = [RunTag(f"resumed.{k}", v) for k, v in values.items() if known.get(k, v) != v]
@@ -33,7 +33,7 @@ def tags_of(values: Mapping[str, Any]) -> list[RunTag]:
 
 
 def hash_of(values: Mapping[str, Any]) -> str:
-    """Return a hash of a configuration; a confirm run has that of the trial it repeats."""
+    """Return a hash of a configuration; a confirm run has the same hash as the trial it repeats."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

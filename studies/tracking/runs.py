@@ -1,6 +1,6 @@
 """The MLflow runs of one study.
 
-Each call may be repeated: data that MLflow holds already stays, and only missing data is added.
+Each call may be repeated: it adds what MLflow lacks, and leaves what is there unchanged.
 """
 
 import json
@@ -55,7 +55,7 @@ class _Child:
         closed_by: Who closed it, if not the study itself.
         described: Whether it holds parameters and configuration.
         logged: Last step that it holds; -1 for none, None before that is read.
-        fresh: Whether this process has created it, so that it holds nothing unknown.
+        fresh: Whether this process has created it, so that everything in it is known.
     """
 
     id: str
@@ -121,7 +121,7 @@ class StudyRuns:
         return restored
 
     def update(self, record: Record) -> None:
-        """Bring the run of a record in line with it, from creating the run to ending it."""
+        """Create a record's run if needed, and bring it up to date, including its end."""
         child = self._children.get(record.name) or self._create(record)
         if child.has_ended_as(record.state):
             return

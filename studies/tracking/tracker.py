@@ -1,4 +1,4 @@
-"""What a study needs from a service that tracks its runs, MLflow for one.
+"""What a study needs from a service that tracks its runs, such as MLflow.
 
 To add a service, write a module with a `Tracker` and a `TrackingService`, and register the scheme
 of its addresses in :mod:`studies.tracking.services`.
@@ -27,13 +27,13 @@ class Tracker(Protocol):
         """Where the service is, without passwords."""
 
     def read(self) -> object:
-        """Read which runs the service holds: a call whose answer was lost may have made some."""
+        """Read which runs the service holds; calls whose answer was lost may have created some."""
 
     def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         """Store what the study runs on as tags and parameters of the parent run."""
 
     def update(self, record: Record) -> None:
-        """Bring the run of a record in line with it, from creating the run to ending it."""
+        """Create a record's run if needed, and bring it up to date, including its end."""
 
     def end(self, status: str) -> None:
         """End the parent run and all running trials: the study stopped or failed.
@@ -64,7 +64,7 @@ class TrackingService(Protocol):
     """A kind of service that can hold studies, such as MLflow."""
 
     def check_address(self, uri: str) -> list[str]:
-        """Return the problems of an address by itself, without creating or reading anything."""
+        """Return the problems visible in an address alone, without creating or reading anything."""
 
     def check_server(self, uri: str, experiment: str) -> list[str]:
         """Return why the server can't hold a study of this name, without creating anything."""

@@ -95,7 +95,10 @@ def _choice_steps(choice: Choice, value: Any) -> list[Any]:
 
 
 def _range_steps(span: Range, value: float) -> list[float]:
-    """Return the values a third of the range below and above, on its scale and within the range."""
+    """Return the values a third of the range below and above ``value``.
+
+    The third is measured on the range's scale, and the results are clipped to the range.
+    """
     if span.log:
         factor = (span.high / span.low) ** (1 / _STEPS)
         wanted = [value / factor, value * factor]

@@ -184,7 +184,7 @@ def test_wikitext_splits_are_read_whole() -> None:
             '{"text": "a"}\n\n{"text": "a"\n',
             "line 3 is not JSON: Expecting ',' delimiter at column 13",
         ),
-        ('{"text": "\\ud800"}', r"line 1 holds '\\ud800', half of a character"),
+        ('{"text": "\\ud800"}', r"line 1 holds '\\ud800', an unpaired surrogate"),
         ('{"text": 1}\n{"text": "a"}', r"columns: text \(int and string, such as '1'\)"),
         ('{"n": ' + "9" * 5000 + "}", "line 1 can't be read: Exceeds the limit"),
         ("[" * 100_000, "line 1 can't be read: maximum recursion depth exceeded"),

@@ -264,7 +264,7 @@ def test_locked_database_is_no_damaged_one(copy: Path, monkeypatch: pytest.Monke
         holder.execute("BEGIN EXCLUSIVE")
         require_database(copy / "mlflow.db")
         with pytest.raises(
-            InputError, match="can't be brought in line with its folder: database is locked"
+            InputError, match="can't be pointed to the artifacts in its folder: database is locked"
         ):
             follow_storage(copy)
 

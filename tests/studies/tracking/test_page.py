@@ -67,7 +67,7 @@ def test_host_that_is_not_this_machine_is_refused(host: str, tmp_path: Path) -> 
 
 def test_page_of_a_server_is_its_own(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"MLflow at http://\*\*\*@lab:5000 serves a page of its own: open it"
+        InputError, match=r"MLflow at http://\*\*\*@lab:5000 has its own web UI: open it"
     ):
         serve_page(_arguments(tmp_path, tracking_uri="http://ada:secret@lab:5000"))
 
