@@ -33,7 +33,7 @@ class Head:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> "Head":
-        """Return the head, padded on a GPU to a vocabulary size that multiplies at full speed."""
+        """Return the head; on a GPU, pad its rows so that matrix products run at full speed."""
         count = len(weight)
         if weight.is_cuda and count % 8:
             missing = -count % _ALIGNED

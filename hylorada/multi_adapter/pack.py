@@ -38,7 +38,8 @@ from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
 from hylorada.runtime.devices import column, to_device
 
-# Compiled variants of one layer; beyond torch's own limit of 8, layers silently run eagerly.
+# Limit on the compiled variants of a layer. Beyond torch's default of 8, it would silently run
+# eagerly.
 _VARIANTS = 64
 
 

@@ -123,7 +123,7 @@ def _database_of(error: BaseException) -> str:
 
 
 def host_died(error: Exception) -> str:
-    """Return the reason why a study stops whose host has died `HOST_TRIES` times in a row."""
+    """Return the message for a study that stops after its host died `HOST_TRIES` times in a row."""
     lines = uncoloured(str(own(error))).strip().splitlines()
     # An error of the actor's start holds a whole traceback, whose last line is the reason.
     why = lines[-1:] if getattr(error, "actor_init_failed", False) else lines

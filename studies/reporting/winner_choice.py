@@ -59,7 +59,7 @@ def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
     if arm is not None and arm not in arms:
         raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
     records = load_records(folder)
-    # An arm that sees the future is never chosen, but it may be named.
+    # Don't choose an arm that sees the future, unless the caller names it or every arm does.
     honest = [a for a in results.arms if not sees_future(records[a.trial])] or results.arms
     chosen = (
         arms[arm]

@@ -155,7 +155,7 @@ def holds(condition: tuple[str, Value], drawn: Mapping[str, Value]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that is equal before and after JSON, which has no tuples."""
+    """Return ``value``, but a tuple as a list, because that is how JSON returns it."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -20,9 +20,10 @@ class BlockVariance:
     Attributes:
         features: Map [..., N] series to [..., K] values whose squares add up to the variance of the
             series' mean.
-        df: Degrees of freedom: the variance is distributed about as chi-square(df)/df times its
-            expectation.
-        correlation: First autocorrelation that was removed before estimating; 0 for documents.
+        df: Degrees of freedom: the estimated variance is approximately distributed as its
+            expectation times chi-square(df)/df.
+        correlation: Lag-1 autocorrelation that was removed before estimating; 0 for documents
+            and independent blocks.
         kind: "documents", "series", or "independent" where there are too few blocks to measure a
             correlation.
     """
