@@ -60,6 +60,7 @@ def test_python_of_the_readme(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true"
 )  # Trainer pins memory by default, even without a GPU
+@pytest.mark.timeout(300)  # it trains with Trainer, which a loaded machine slows down
 def test_python_of_the_adapters_readme(tmp_path: Path) -> None:
     names = _run_python_of("hylorada/README.md", count=2)
     assert {"my-adapter", "trainer-runs"} <= {path.name for path in tmp_path.iterdir()}
