@@ -47,7 +47,7 @@ class _Jobs:
 def report_cost(
     setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path
 ) -> dict[str, Any]:
-    """Train ``seats`` trials twice, with and without reports between the first and the last.
+    """Train ``seats`` trials twice: with reports between the first and the last, and without.
 
     Only the time between the first and the last report, which both runs have, is compared, so it
     includes neither startup nor compilation.

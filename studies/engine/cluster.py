@@ -1,4 +1,4 @@
-"""Ray during a study: the devices of this machine or of a cluster, and a host on each."""
+"""The Ray that a study runs on: devices of this machine or of a cluster, with a host on each."""
 
 import math
 import uuid

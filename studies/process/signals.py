@@ -35,7 +35,7 @@ def on_end(action: Callable[[int], None]) -> dict[signal.Signals, Any]:
 
 
 def restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Restore handlers, also those at the C level, which Ray replaces with its own."""
+    """Restore handlers, including the C-level ones that Ray has replaced with its own."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -50,7 +50,10 @@ def interrupt(_: int) -> None:
 
 
 def ignore_ends() -> None:
-    """Ignore the signals while Python shuts down, unless Ray still runs, whose end may hang."""
+    """Ignore the signals that end a process while Python shuts down.
+
+    If Ray still runs, they keep working, because Ray's shutdown may hang.
+    """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         for number in _ENDS:

@@ -17,7 +17,7 @@ def sentences(e: Explanation) -> list[str]:
 
 
 def path_sheet(e: Explanation) -> Sheet:
-    """Return one row per step from the defaults to the winner, each on top of those above it."""
+    """Return one row per step from the defaults to the winner; each adds to those above it."""
     rows = [row for x in e.path for row in _rows(e, x)]
     strong: frozenset[int] = frozenset()
     if e.whole is not None and len(e.path) > 1:

@@ -19,8 +19,8 @@ from studies.spec.study import Study
 from studies.tracking.checks import unwritable
 from studies.tracking.services import service_for
 
-# Key of the validation blocks for `explain`: those that no trial of the search has been evaluated
-# on, where there are enough of them.
+# Key of the validation blocks for `explain`. If there are enough blocks that the search has not
+# evaluated trials on, it holds only those.
 EXPLAIN = "explain"
 _FEWEST_UNSEEN = 20  # blocks; with fewer no correlation can be measured
 _MOST_SEATS = 1024

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 def run_study(study: Study, options: Options, console: Console) -> "Results":
     """Search, confirm and report a study; resume one that was interrupted.
 
+    In a program that has called ``ray.init()``, the study runs on that Ray as on a cluster and
+    leaves it running.
+
     Args:
         study: checked study.
         options: where to run.
         console: console for the live panel and a few lines.
-
-    In a program that has called ``ray.init()``, the study runs on that Ray as on a cluster and
-    leaves it running.
 
     Returns:
         The results, which are also in the study folder as ``results.json`` and ``report.html``.

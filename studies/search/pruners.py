@@ -22,7 +22,9 @@ class Pruner(Protocol):
         """
 
 
-def _asha(study: Study) -> Pruner:
+def _asha(study: Study) -> Pruner | None:
+    if not study.rungs():
+        return None
     groups = [optuna_name(arm, search) for search in range(study.searches) for arm in study.arms]
     return Asha(
         groups,
@@ -38,4 +40,4 @@ PRUNERS: Mapping[str, Callable[[Study], Pruner | None]] = {"asha": _asha, "none"
 
 def make_pruner(study: Study) -> Pruner | None:
     """Return the study's pruner; None if every trial runs to its last step."""
-    return PRUNERS[study.pruner](study) if study.rungs() else None
+    return PRUNERS[study.pruner](study)

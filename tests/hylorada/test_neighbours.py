@@ -38,7 +38,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture
 def model(scramble: Callable[..., Adapter]) -> HyLoRADAModel:
-    """Return a model far from its start, so that a call without the adapter shows."""
+    """Return a model far from its initial values; calls without the adapter give other results."""
     config = HyLoRADAConfig(
         r=2, landmark_bucketing="learnable", num_buckets=4, max_positions=WINDOW + 1
     )
