@@ -29,6 +29,8 @@ _RAYLET_S = 1.0  # without an answer, after which the raylet of this node counts
 _HEAD_S = 50.0
 # Seconds that the main thread has to return from a Ray call, which may wait for a dead head.
 _STUCK_S = 10.0
+# Seconds that Ray's processes have to end by themselves after Ray was shut down.
+_ORPHAN_S = 1.0
 _watch: "Watch | None" = None
 _theirs = False  # whether the calling program has started the Ray that runs
 
@@ -94,15 +96,7 @@ class Watch:
 
 def _end_at_once(reason: str) -> None:
     """End a private Ray and this process, with the message that a `StudyStopped` would print."""
-    node: Any = ray._private.worker._global_node
-    own = [info.process.pid for processes in node.all_processes.values() for info in processes]
-    for pid in own:
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            # The children too: as orphans they would wait a minute for the head.
-            for each in (*process.children(recursive=True), process):
-                with suppress(psutil.Error):
-                    each.kill()
+    _kill(_private_processes())
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # the panel hides the cursor
     message = (
         f"{cursor}hylorada: {reason}\n"
@@ -110,6 +104,25 @@ def _end_at_once(reason: str) -> None:
     )
     os.write(2, message.encode(errors="backslashreplace"))
     os._exit(3)
+
+
+def _private_processes() -> list[psutil.Process]:
+    """Return the processes of the Ray that this process has started, children first."""
+    node: Any = ray._private.worker._global_node
+    processes = []
+    for infos in node.all_processes.values() if node is not None else []:
+        for info in infos:
+            with suppress(psutil.Error):
+                process = psutil.Process(info.process.pid)
+                processes += [*process.children(recursive=True), process]
+    return processes
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    """Kill those that still run: orphans of a dead raylet would wait a minute for a dead head."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _ignore(_: str) -> None:
@@ -237,7 +250,10 @@ def stop_ray(address: str | None = None) -> None:
         # An interruption would leave a private Ray half stopped. Leaving a cluster stays
         # interruptible, because a cluster that doesn't answer must not block this process.
         with uninterrupted() if address is None else nullcontext():
+            processes = _private_processes()
             ray.shutdown()
+            _, alive = psutil.wait_procs(processes, timeout=_ORPHAN_S)
+            _kill(alive)
         raylet: Any = ray._raylet
         # The calling program may start a Ray of its own later.
         raylet.AuthenticationTokenLoader.instance().reset_cache()

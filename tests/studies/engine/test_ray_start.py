@@ -61,19 +61,34 @@ def ray_process(process: Command, name: str) -> int:
     return pid
 
 
-_STUCK = """
-import os, signal, sys
-from pathlib import Path
+_HEADLESS = """
+import os, signal, time
+import psutil
 from studies.process.environment import make_private, prepare_environment, short_folder
 prepare_environment()
 workspace = short_folder()
 make_private(workspace)
-from studies.engine.ray_start import start_ray
+from studies.engine.ray_start import start_ray, stop_ray
+from studies.process.errors import StudyStopped
 start_ray(None, workspace)
 import ray
+processes = psutil.Process().children(recursive=True)
 (head,) = ray._private.worker._global_node.all_processes["gcs_server"]
 os.kill(head.process.pid, signal.SIGKILL)
+"""
+_STUCK = f"""
+{_HEADLESS}
 ray.nodes()  # waits a minute for the head, and Ray then ends this process with exit code 1
+"""
+_STOPPED = f"""
+{_HEADLESS}
+try:
+    time.sleep(30)
+except StudyStopped:
+    stop_ray()
+_, left = psutil.wait_procs(processes, timeout=1)  # counts what nobody has reaped yet
+alive = [process.name() for process in left if process.status() != psutil.STATUS_ZOMBIE]
+print(len(processes) > 2, alive)
 """
 
 
@@ -85,6 +100,14 @@ def test_call_that_waits_for_the_dead_head_is_ended_by_name() -> None:
     *_, died, go_on = done.stderr.splitlines()
     assert died == "hylorada: Ray's own process 'gcs_server' has died (SIGKILL)"
     assert go_on.startswith("the study stopped; state saved. Resume with: ")
+
+
+def test_ray_without_its_head_is_stopped_whole() -> None:
+    """The agents of a raylet would outlive it for a minute, waiting for the head."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED], capture_output=True, text=True, timeout=90
+    )
+    assert (done.returncode, done.stdout) == (0, "True []\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
