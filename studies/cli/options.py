@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from studies.process.options import Options
+from studies.process.options import PROGRESS, Options
 from studies.spec.fields import field_infos, field_types
 from studies.spec.study import GROWING, Study
 
@@ -127,6 +127,13 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         help="how long to wait for a cluster's first node that can run trials; default: "
         "%(default)s",
     )
+    parser.add_argument(
+        "--progress",
+        choices=PROGRESS,
+        default="auto",
+        help="live: a panel in a terminal; plain: a line a minute; none; auto: live in a terminal, "
+        "plain elsewhere, none with --json; default: %(default)s",
+    )
 
 
 def run_options(args: argparse.Namespace) -> Options:
@@ -138,4 +145,5 @@ def run_options(args: argparse.Namespace) -> Options:
         seats=args.pack_size,
         wait=args.wait,
         quiet=args.json,
+        progress="none" if args.json and args.progress == "auto" else args.progress,
     )

@@ -11,11 +11,11 @@ from typing import Any
 from hylorada import InputError, nearest
 from studies.cli.definitions import definitions
 from studies.cli.options import study_options
-from studies.cli.stored_studies import stored_names, study_folder
 from studies.files.folder_files import stored_study
 from studies.files.paths import anywhere
 from studies.process.options import Options
 from studies.spec.study import FREE, Study
+from studies.trials.study_folders import stored_names, study_folder
 
 
 def checked_study(args: argparse.Namespace, options: Options | None = None) -> Study:

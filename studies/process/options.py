@@ -4,6 +4,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
+
+Progress = Literal["auto", "live", "plain", "none"]
+PROGRESS: tuple[str, ...] = get_args(Progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,14 +21,17 @@ class Options:
         seats: trials in a pack; None means 4 on a CPU and a short measurement on a GPU.
         wait: seconds to wait for a cluster's first node that trials can run on.
         quiet: whether to print no description of the text, because a program reads the results.
+        progress: how progress is shown: ``live``, ``plain`` (a line a minute), ``none``, or
+            ``auto``: live in a terminal or a notebook, plain elsewhere.
     """
 
-    storage: Path
+    storage: Path = Path("mlruns")
     tracking_uri: str | None = None
     address: str | None = None
     seats: int | None = None
     wait: float = 5
     quiet: bool = False
+    progress: Progress = "auto"
 
     def study_folder(self, name: str) -> Path:
         """Return the folder of a study in the storage."""

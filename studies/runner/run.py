@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from studies.analysis.results import Results
     from studies.runner.inputs import Material
     from studies.search.explain import Request
+    from studies.search.ledger import Callbacks
     from studies.search.open_study import OpenStudy
     from studies.trials.explanations import Explanation
     from studies.trials.store import Store
 
 
-def run_study(study: Study, options: Options, console: Console) -> "Results":
+def run_study(
+    study: Study, options: Options, console: Console, callbacks: "Callbacks | None" = None
+) -> "Results":
     """Search, confirm and report a study; resume one that was interrupted.
 
     In a program that has called ``ray.init()``, the study runs on that Ray as on a cluster and
@@ -41,6 +44,7 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
         study: checked study.
         options: where to run.
         console: console for the live panel and a few lines.
+        callbacks: functions of the calling program; None for none.
 
     Returns:
         The results, which are also in the study folder as ``results.json`` and ``report.html``.
@@ -52,7 +56,7 @@ def run_study(study: Study, options: Options, console: Console) -> "Results":
             saved.
         KeyboardInterrupt: the user or the system has ended the process; the state is saved.
     """
-    with _prepare(study, options, console) as opened:
+    with _prepare(study, options, console, callbacks=callbacks) as opened:
         from studies.search.stages import report, search_and_confirm
 
         base = search_and_confirm(opened)
@@ -88,7 +92,12 @@ def explain_study(
 
 @contextmanager
 def _prepare(
-    study: Study, options: Options, console: Console, *, trains: bool = False
+    study: Study,
+    options: Options,
+    console: Console,
+    *,
+    trains: bool = False,
+    callbacks: "Callbacks | None" = None,
 ) -> Iterator["OpenStudy"]:
     """Check and prepare all inputs, and keep the study open inside this context.
 
@@ -97,6 +106,7 @@ def _prepare(
         options: where to run.
         console: console for notes and progress.
         trains: whether there is something to train even if the study has results.
+        callbacks: functions of the calling program; None for none.
     """
     with _faults_as_stops(), ExitStack() as stack:
         stack.enter_context(study_environment())
@@ -105,6 +115,7 @@ def _prepare(
         devices = _open_devices(stack, study, options, trains=trains)
         # These imports take seconds, in which Ray starts.
         from studies.runner.inputs import prepare
+        from studies.search.ledger import NO_CALLBACKS
         from studies.search.open_study import recorded
         from studies.search.stages import results_so_far
 
@@ -113,7 +124,8 @@ def _prepare(
         if results_so_far(store) is None:
             # From here on a host loads the base, while MLflow creates its tables.
             devices.cluster(material.blocks)
-        yield stack.enter_context(recorded(material, devices, store, options, console))
+        callbacks = callbacks or NO_CALLBACKS
+        yield stack.enter_context(recorded(material, devices, store, options, console, callbacks))
 
 
 @contextmanager

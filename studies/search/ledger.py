@@ -1,11 +1,11 @@
 """The ledger that records a study's events, and the base class of its stages."""
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from studies.reporting.live_panel import Panel
+from studies.progress.panel import Panel
 from studies.trials.messages import Job, Report
 from studies.trials.records import Record, State
 from studies.trials.store import Store
@@ -21,14 +21,39 @@ class TrialTracker(Protocol):
         """Send the state of a trial."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """Functions of the calling program that a study calls; an error in one stops the study.
+
+    Attributes:
+        on_report: Called with a trial's record after each of its reports was stored.
+        on_trial_end: Called with a trial's record after its end was stored: complete, pruned,
+            diverged or failed.
+    """
+
+    on_report: Callable[[Record], None] | None = None
+    on_trial_end: Callable[[Record], None] | None = None
+
+
+NO_CALLBACKS = Callbacks()
+
+
 class Ledger:
     """Records every event in the store, in MLflow and in the panel, in that order.
 
-    The store comes first because a study resumes from it.
+    The store comes first because a study resumes from it. The calling program's own functions come
+    last.
     """
 
-    def __init__(self, store: Store, tracker: TrialTracker, panel: Panel) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tracker: TrialTracker,
+        panel: Panel,
+        callbacks: Callbacks = NO_CALLBACKS,
+    ) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
+        self._callbacks = callbacks
         tracker.catch_up(store.records.values())
 
     def open(self, record: Record) -> None:
@@ -41,6 +66,8 @@ class Ledger:
         self.store.report(record.name, report)
         self.tracker.update(record)
         self.panel.update()
+        if self._callbacks.on_report is not None:
+            self._callbacks.on_report(record)
 
     def fail(self, record: Record, reason: str, traceback: str) -> None:
         """Record the failure of a trial; print the traceback if it is the study's first failure."""
@@ -58,6 +85,8 @@ class Ledger:
         self.store.finish(record.name, state, reason)
         self.tracker.update(record)
         self.panel.update()
+        if self._callbacks.on_trial_end is not None:
+            self._callbacks.on_trial_end(record)
 
 
 class Stage:

@@ -13,10 +13,11 @@ from rich.console import Console
 from studies.files.folder_files import write_atomically
 from studies.files.paths import database_path
 from studies.process.errors import Interrupted
-from studies.process.options import Options
+from studies.process.options import Options, Progress
 from studies.process.signals import on_end, restore
 from studies.reporting.terminal import say
 from studies.search.devices import Devices
+from studies.search.ledger import NO_CALLBACKS, Callbacks
 from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.services import open_tracker
@@ -38,6 +39,8 @@ class OpenStudy:
         store: its folder.
         tracker: its MLflow runs.
         console: console for progress.
+        progress: how progress is shown.
+        callbacks: functions of the calling program.
         check: raises `Interrupted` if a signal has ended the process.
     """
 
@@ -46,6 +49,8 @@ class OpenStudy:
     store: Store
     tracker: BackgroundTracker
     console: Console
+    progress: Progress
+    callbacks: Callbacks
     check: Callable[[], None]
 
     @property
@@ -56,7 +61,12 @@ class OpenStudy:
 
 @contextmanager
 def recorded(
-    material: "Material", devices: Devices, store: Store, options: Options, console: Console
+    material: "Material",
+    devices: Devices,
+    store: Store,
+    options: Options,
+    console: Console,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> Iterator[OpenStudy]:
     """Open a study's MLflow runs, and close them with their true status at the end of the context.
 
@@ -77,7 +87,9 @@ def recorded(
     try:
         tracker.describe(material.provenance, _parent_params(store.study))
         with _interrupted_by_signals() as check:
-            yield OpenStudy(material, devices, store, tracker, console, check)
+            yield OpenStudy(
+                material, devices, store, tracker, console, options.progress, callbacks, check
+            )
     # On a joined cluster, Ray turns SIGTERM into SystemExit.
     except (KeyboardInterrupt, SystemExit) as error:
         _break_off(devices, store, tracker, "KILLED")

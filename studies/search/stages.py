@@ -9,8 +9,8 @@ from hylorada import InputError
 from studies.analysis.results import Results, gather, read_results, write_results
 from studies.files.folder_files import read_json, write_json
 from studies.process.errors import StudyStopped
+from studies.progress.panel import Panel
 from studies.reporting.html_report import write_html
-from studies.reporting.live_panel import Panel
 from studies.search.open_study import OpenStudy
 from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
@@ -41,8 +41,8 @@ def search_and_confirm(opened: OpenStudy, explain: Sequence[Record] = ()) -> Map
     from studies.search.campaign import Campaign
     from studies.search.ledger import Ledger
 
-    with Panel(opened.store, opened.console) as panel:
-        ledger = Ledger(opened.store, opened.tracker, panel)
+    with Panel(opened.store, opened.console, opened.progress) as panel:
+        ledger = Ledger(opened.store, opened.tracker, panel, opened.callbacks)
         campaign = Campaign(ledger, explain)
         if campaign.is_searching:
             _begin_search(opened, panel)

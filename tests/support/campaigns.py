@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from studies.reporting.live_panel import Panel
+from studies.progress.panel import Panel
 from studies.search.campaign import Campaign
-from studies.search.ledger import Ledger, Stage
+from studies.search.ledger import NO_CALLBACKS, Ledger, Stage
 from studies.spec.study import Study
 from studies.trials.messages import Report
 from studies.trials.records import Record
@@ -72,13 +72,14 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.store: Store | None = None
+        self.callbacks = NO_CALLBACKS
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
 
     def open(self, **changes: Any) -> Ledger:
         self.close()
         self.store = Store(self._path, Study.from_dict(VALUES | changes))
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
-        self.ledger = Ledger(self.store, self.tracker, cast(Panel, self.panel))
+        self.ledger = Ledger(self.store, self.tracker, cast(Panel, self.panel), self.callbacks)
         return self.ledger
 
     def renew(self) -> None:

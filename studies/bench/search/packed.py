@@ -27,7 +27,7 @@ def _search(task: dict[str, Any], study: Study, options: Options, devices: Devic
     import numpy as np
 
     from hylorada import Blocks
-    from studies.reporting.live_panel import Panel
+    from studies.progress.panel import Panel
     from studies.search.campaign import Search
     from studies.search.ledger import Ledger
     from studies.tracking.services import open_tracker

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_place, add_storage, run_options
-from studies.cli.stored_studies import open_study, require_results
+from studies.cli.stored_studies import open_study
 from studies.cli.study_runs import run_or_say_why
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
+from studies.trials.study_folders import require_results
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.definitions import definitions
 from studies.cli.options import add_json, add_storage
-from studies.cli.stored_studies import require_folders, stored_names
 from studies.files.folder_files import require_readable
+from studies.trials.study_folders import require_folders, stored_names
 
 if TYPE_CHECKING:
     from rich.console import Console

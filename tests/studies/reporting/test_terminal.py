@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.panel import Panel as Box
 
 from studies.learnable_bucketing import STUDY
-from studies.reporting.live_panel import Panel
+from studies.progress.panel import Panel
 from studies.reporting.tables import Sheet
 from studies.reporting.terminal import Drawing, Terminal, say
 from studies.spec.study import Study

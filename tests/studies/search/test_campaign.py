@@ -7,8 +7,9 @@ import pytest
 from campaigns import VALUES, Folder, report, train
 
 from studies.search.campaign import Campaign, Confirm, Search, find_winners
-from studies.search.ledger import Ledger
+from studies.search.ledger import Callbacks, Ledger
 from studies.trials.messages import Report
+from studies.trials.records import Record
 
 
 def test_search_interleaves_the_arms_equally(folder: Folder) -> None:
@@ -26,6 +27,31 @@ def test_search_tells_store_then_mlflow_then_panel(folder: Folder) -> None:
     steps = [("fixed-0000", s, "running") for s in (0, 2, 4, 6, 8)]
     assert of_one == [*steps, ("fixed-0000", 8, "complete")]
     assert folder.panel.drawn == 2 * 6
+
+
+def test_search_calls_the_callbacks_after_it_has_stored(folder: Folder) -> None:
+    calls = []
+    folder.callbacks = Callbacks(
+        on_report=lambda r: calls.append((r.name, r.step, r.state)),
+        on_trial_end=lambda r: calls.append((r.name, r.step, r.state)),
+    )
+    train(Search(folder.open(grace_steps=0, trials=1)))
+    of_one = [c for c in calls if c[0] == "fixed-0000"]
+    reports = [("fixed-0000", s, "running") for s in (2, 4, 6, 8)]
+    assert of_one == [*reports, ("fixed-0000", 8, "complete")]
+
+
+def test_error_in_a_callback_leaves_a_study_that_resumes(folder: Folder) -> None:
+    def fail(record: Record) -> None:
+        raise RuntimeError(record.name)
+
+    folder.callbacks = Callbacks(on_report=fail)
+    with pytest.raises(RuntimeError, match="0000"):
+        train(Search(folder.open(grace_steps=0, trials=1)))
+    folder.callbacks = Callbacks()
+    search = Search(folder.open(grace_steps=0, trials=1))
+    train(search)
+    assert search.ended()
 
 
 def test_reports_keep_the_time_at_which_they_came(folder: Folder) -> None:

@@ -1,77 +1,80 @@
-"""The live panel: trials, best trial of each arm, rungs and time left; silent off a terminal."""
+"""A study's progress: trials, the best trial of each arm, rungs and the time left."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Self
 
 from rich.console import Console, Group
-from rich.live import Live
-from rich.panel import Panel as Box
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from studies.process.terminal_text import guarded_streams, one_line
+from studies.process.options import Progress
+from studies.progress.display import open_display
 from studies.reporting.tables import Sheet
-from studies.reporting.terminal import Drawing, say
+from studies.reporting.terminal import Drawing
 from studies.trials.records import Record
 from studies.trials.store import Store
 from studies.trials.winners import counting
 
-_PAUSE_S = 0.5  # minimum time between two drawings
-
 
 class Panel:
-    """A live drawing of a study's state; :meth:`update` is cheap enough for every report.
+    """A view of a study's state; :meth:`update` is cheap enough for every report.
 
     Args:
         store: Store of the study.
-        console: Console to draw on; off a terminal, only :meth:`say` prints.
+        console: Console to draw on.
+        progress: How progress is shown; see :func:`open_display`.
     """
 
-    def __init__(self, store: Store, console: Console) -> None:
-        self._store, self._console = store, console
-        self._live = (
-            Live(console=console, refresh_per_second=2, transient=True)
-            if console.is_terminal
-            else None
-        )
-        self._guard = ExitStack()
+    def __init__(self, store: Store, console: Console, progress: Progress = "auto") -> None:
+        self._store = store
+        self._display = open_display(console, progress)
         self._began = time.monotonic()
         self._stage = ""
         self._total = 0
         self._done_before = 0
-        self._drawn = 0.0
 
     def __enter__(self) -> Self:
-        if self._live:
-            # Rich sends other code's output through the console, control sequences included.
-            self._live.start()
-            self._guard.enter_context(guarded_streams())
+        self._display.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._guard.close()
-        if self._live:
-            self._live.stop()
+        self._display.stop()
 
     def say(self, text: str) -> None:
         """Print a line that stays on the screen."""
-        say(self._console, text)
+        self._display.say(text)
 
     def begin(self, stage: str, total: int) -> None:
         """Start counting a stage of ``total`` trials."""
         self._stage, self._total, self._began = stage, total, time.monotonic()
         self._done_before = self._ended()
+        self._display.restart()
         self.update()
 
     def update(self) -> None:
-        """Draw the current state, at most twice a second."""
-        if self._live and time.monotonic() - self._drawn > _PAUSE_S:
-            self._drawn = time.monotonic()
-            title = one_line(f"{self._store.study.name}: {self._stage}", self._console.encoding)
-            self._live.update(Box(self._content(), title=Text(title), expand=False))
+        """Show the current state, if it is time to."""
+        self._display.update(self)
+
+    def title(self) -> str:
+        """Return the study and its stage."""
+        return f"{self._store.study.name}: {self._stage}"
+
+    def line(self) -> str:
+        """Return the state on one line."""
+        records = self._records()
+        bests = [(arm, self._best(records, arm)) for arm in self._store.study.arms]
+        shown = [f"{arm} {_ppl(best)}" for arm, best in bests if best is not None]
+        best_ppl = f"; best PPL: {', '.join(shown)}" if shown else ""
+        return f"{self.title()}: {self._count(records)}{best_ppl}"
+
+    def content(self) -> Group:
+        """Return a bar, the counts and a table of the arms."""
+        records = self._records()
+        ended = sum(r.state != "running" for r in records)
+        bar = ProgressBar(total=max(1, self._total), completed=ended, width=48)
+        return Group(bar, Text(self._count(records)), self._arms(records))
 
     def _records(self) -> list[Record]:
         return counting(self._store.study, self._store.records, self._stage) if self._stage else []
@@ -79,12 +82,9 @@ class Panel:
     def _ended(self) -> int:
         return sum(r.state != "running" for r in self._records())
 
-    def _content(self) -> Group:
-        records = self._records()
+    def _count(self, records: Sequence[Record]) -> str:
         ended = sum(r.state != "running" for r in records)
-        bar = ProgressBar(total=max(1, self._total), completed=ended, width=48)
-        line = Text(f"{ended} of {self._total} trials, {self._elapsed()}{self._time_left(ended)}")
-        return Group(bar, line, self._arms(records))
+        return f"{ended} of {self._total} trials, {self._elapsed()}{self._time_left(ended)}"
 
     def _elapsed(self) -> str:
         return f"{time.monotonic() - self._began:.0f} s"
@@ -110,10 +110,9 @@ class Panel:
         self, records: Sequence[Record], arm: str, rungs: tuple[int, ...]
     ) -> tuple[str, ...]:
         count = Counter(r.state for r in records)
-        finite = [r for r in records if r.state in ("running", "complete") and r.nll is not None]
-        best = min(finite, key=lambda r: r.nll or 0.0, default=None)
+        best = self._best(records, arm)
         reached = [str(sum(r.step >= rung for r in records)) for rung in rungs]
-        shown = f"{best.reports[-1].metrics['eval/ppl']:.3f}" if best else ""
+        shown = _ppl(best) if best else ""
         states = [
             count["running"],
             count["complete"],
@@ -121,3 +120,12 @@ class Panel:
             count["failed"] + count["diverged"],
         ]
         return (arm, *map(str, states), shown, best.name if best else "", *reached)
+
+    def _best(self, records: Sequence[Record], arm: str) -> Record | None:
+        going = [r for r in records if r.arm == arm and r.state in ("running", "complete")]
+        reported = [r for r in going if r.nll is not None]
+        return min(reported, key=lambda r: r.nll or 0.0, default=None)
+
+
+def _ppl(record: Record) -> str:
+    return f"{record.reports[-1].metrics['eval/ppl']:.3f}"

@@ -1,0 +1,167 @@
+"""A finished study in Python: its verdict, and its trials and comparisons as data frames."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from studies.analysis.results import Results, load_records, read_results
+from studies.files.folder_files import stored_study
+from studies.spec.study import Study
+from studies.trials.records import Record
+from studies.trials.study_folders import find_study, require_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CHANGE = ("change", "low", "high")
+_OTHER = (
+    *("outcome", "p_value", "p_holm", "level", "scope", "searches", "seeds"),
+    *("median", "smallest_visible", "replicate_sd", "parameters_per_percent", "depends_on_rate"),
+)
+_TRIAL = ("arm", "stage", "search", "block", "number", "factor", "seed", "state", "reason")
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """The results of a study: what ``hylorada report`` shows, and the data behind it.
+
+    Changes are in % of test perplexity; negative means that the arm is better than its reference.
+
+    Attributes:
+        study: The study as it was run.
+        folder: Its folder, which holds ``report.html``.
+        results: The results as stored in ``results.json``.
+
+    Example:
+        >>> results = load_results("learnable_bucketing")  # doctest: +SKIP
+        >>> results.comparisons[["change", "low", "high", "outcome"]]  # doctest: +SKIP
+    """
+
+    study: Study
+    folder: Path
+    results: Results
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in sentences."""
+        return self.results.verdict
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should also know, such as runs that failed."""
+        return self.results.notes
+
+    @cached_property
+    def records(self) -> Mapping[str, Record]:
+        """All trials and runs by name, with every report."""
+        return load_records(self.folder)
+
+    @property
+    def arms(self) -> "pd.DataFrame":
+        """One row per arm: its test PPL, trainable parameters and seconds per run."""
+        columns = ("arm", "ppl", "ppl_median", "parameters", "trial_seconds", "trial")
+        rows = [{name: getattr(arm, name) for name in columns} for arm in self.results.arms]
+        return _frame(rows, ["arm"])
+
+    @property
+    def comparisons(self) -> "pd.DataFrame":
+        """One row per comparison of two arms: the change in %, its interval, and the outcome."""
+        columns = ("arm", "reference", *_CHANGE, *_OTHER)
+        rows = [{name: getattr(c, name) for name in columns} for c in self.results.comparisons]
+        return _frame(rows, ["arm", "reference"])
+
+    @property
+    def positions(self) -> "pd.DataFrame":
+        """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block."""
+        rows = []
+        for c in self.results.comparisons:
+            pair = {"arm": c.arm, "reference": c.reference}
+            for measure, change in c.positions.items():
+                rows.append({**pair, "measure": measure, **asdict(change)})
+        return _frame(rows, ["arm", "reference", "measure"])
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """One row per trial and run.
+
+        Its place in the study, state, last step, metrics of the last report (``eval/ppl`` and the
+        others, under MLflow's names) and, as ``params.NAME``, what was searched.
+        """
+        return _frame([_trial_row(record) for record in self.records.values()], ["trial"])
+
+    @property
+    def reports(self) -> "pd.DataFrame":
+        """One row per report of a trial: its step, seconds and metrics."""
+        rows = []
+        for record in self.records.values():
+            for report in record.reports:
+                place = {"trial": record.name, "step": report.step, "seconds": report.seconds}
+                rows.append({**place, **report.metrics})
+        return _frame(rows, ["trial", "step"])
+
+    @property
+    def boundaries(self) -> "pd.DataFrame":
+        """One row per boundary, trial and report, in token positions; step 0 is the start."""
+        rows = []
+        for record in self.records.values():
+            rows += _boundary_rows(record)
+        return _frame(rows, ["trial", "step", "boundary"])
+
+    def __repr__(self) -> str:
+        return f"StudyResults({self.study.name!r}, {str(self.folder)!r})\n{self.verdict}"
+
+    def _repr_html_(self) -> str:
+        """Return the table of comparisons and the verdict, as a notebook shows them."""
+        from html import escape
+
+        shown = self.comparisons[[*_CHANGE, "outcome"]]
+        text = escape(self.verdict).replace("\n", "<br>")
+        return f"{shown.to_html(float_format='{:+.3f}'.format)}<p>{text}</p>"
+
+
+def load_results(name: str, storage: str | Path = "mlruns") -> StudyResults:
+    """Return the results of a study that has finished.
+
+    Args:
+        name: The study's name.
+        storage: Folder of the studies.
+
+    Raises:
+        InputError: No such study has been run, it has not finished, or its files are damaged.
+    """
+    folder = find_study(Path(storage).expanduser().absolute(), name)
+    require_results(folder, name)
+    study = Study.from_dict(stored_study(folder / "study.json"))
+    return StudyResults(study, folder, read_results(folder / "results.json"))
+
+
+def _frame(rows: list[dict[str, Any]], index: list[str]) -> "pd.DataFrame":
+    import pandas as pd  # slow to import
+
+    frame = pd.DataFrame(rows)
+    return frame.set_index(index) if rows else frame
+
+
+def _trial_row(record: Record) -> dict[str, Any]:
+    last = record.reports[-1] if record.reports else None
+    row = {"trial": record.name, **{name: getattr(record, name) for name in _TRIAL}}
+    row |= {"step": record.step, "restarts": record.restarts}
+    row |= {"seconds": last.seconds if last else 0.0}
+    row |= {"parameters": last.parameters if last else None}
+    row |= last.metrics if last else {}
+    return row | {f"params.{name}": value for name, value in record.params.items()}
+
+
+def _boundary_rows(record: Record) -> list[dict[str, Any]]:
+    if not record.reports:
+        return []
+    states = [(0, record.reports[0].start_boundaries)]
+    states += [(report.step, report.boundaries) for report in record.reports]
+    rows = []
+    for step, positions in states:
+        for number, position in enumerate(positions, 1):
+            place = {"trial": record.name, "step": step, "boundary": number}
+            rows.append({**place, "arm": record.arm, "position": position})
+    return rows

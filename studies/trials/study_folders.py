@@ -1,0 +1,66 @@
+"""The folders of studies that have been run."""
+
+import os
+from pathlib import Path
+
+from hylorada import InputError, nearest
+from studies.files.folder_files import require_kinds, require_readable
+
+
+def study_folder(storage: Path, name: str) -> Path | None:
+    """Return the folder of the study of this name; None if none has been run."""
+    folder = storage / "studies" / name
+    require_readable(storage, folder.parent, folder)
+    inside = name not in ("", ".", "..") and Path(name).name == name
+    return folder if inside and os.path.exists(folder / "study.json") else None
+
+
+def stored_names(storage: Path) -> list[str]:
+    """Return the names of the studies in a storage folder, sorted."""
+    return sorted(p.parent.name for p in (storage / "studies").glob("*/study.json"))
+
+
+def require_folders(storage: Path) -> None:
+    """Raise if the storage folder or its ``studies`` is a file.
+
+    Raises:
+        InputError: It names the file.
+    """
+    require_kinds(files=(), folders=(storage, storage / "studies"))
+
+
+def find_study(storage: Path, name: str) -> Path:
+    """Return the folder of a study that has been run.
+
+    Raises:
+        InputError: No such study has been run, or its folder is damaged.
+    """
+    from studies.trials.records import check_kinds  # slow to import
+
+    folder = study_folder(storage, name)
+    if folder is None:
+        require_folders(storage)
+        names = stored_names(storage)
+        hint = nearest(name, names) if names else f"there is none in {storage}"
+        raise InputError(f"no study {name!r} has been run; {hint}")
+    check_kinds(folder)
+    return folder
+
+
+def is_running_again(folder: Path) -> bool:
+    """Return whether a study with results is running again, or was interrupted since."""
+    from studies.trials.records import OPEN  # slow to import
+
+    return (folder / OPEN).exists()
+
+
+def require_results(folder: Path, name: str) -> None:
+    """Raise if a study has no results yet.
+
+    Raises:
+        InputError: The study has not finished.
+    """
+    if not (folder / "results.json").exists():
+        raise InputError(
+            f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end"
+        )
