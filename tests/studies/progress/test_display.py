@@ -49,9 +49,9 @@ def test_plain_progress_is_a_line_a_minute(store: Store, clock: Clock) -> None:
     store.close()
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert [line.partition(" s")[0] for line in lines] == [
-        "made: search: 1 of 12 trials, 60",
-        "made: search: 1 of 12 trials, 121",
+    assert [line.partition(";")[0] for line in lines] == [
+        "made: search: 1 of 12 trials, 60 s",
+        "made: search: 1 of 12 trials, 121 s",
     ]
     fixed = store.records["fixed-0000"].reports[-1].metrics["eval/ppl"]
     baseline = store.records["baseline-0000"].reports[-1].metrics["eval/ppl"]
