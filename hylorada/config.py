@@ -23,6 +23,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "position_bias_buckets": (2, math.inf),
     "max_positions": (2, math.inf),
     "num_landmarks": (0, math.inf),
+    "landmark_dropout": (0.0, 0.99),
     "num_buckets": (1, math.inf),
     "boundary_lr_scale": (0.0, math.inf),
     "boundary_warmup": (0.0, 1.0),
@@ -116,6 +117,7 @@ class HyLoRADAConfig(_Config):
             on the maximum so far; ``attention``, as extra keys and values of every layer. Only the
             first has buckets and boundaries.
         num_landmarks: L; 0 is the same as ``landmarks=False``.
+        landmark_dropout: dropout on what the landmarks add, in training.
         share_landmarks: with ``per_layer``, use one bank of landmarks for all layers; each layer
             keeps its own gate and scale.
         replication_noncausal_pooling: with ``global`` or ``per_layer``, pool over the whole block,
@@ -162,6 +164,7 @@ class HyLoRADAConfig(_Config):
     landmarks: bool = True
     landmark_design: LandmarkDesign = "position_adaptive"
     num_landmarks: int = 8
+    landmark_dropout: float = 0.0
     share_landmarks: bool = False
     replication_noncausal_pooling: bool = False
     landmark_bucketing: LandmarkBucketing = "fixed"

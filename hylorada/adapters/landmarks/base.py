@@ -62,6 +62,20 @@ class Landmark(nn.Module, ABC):
 
 
 LandmarkT = TypeVar("LandmarkT", bound=Landmark)
+DrawMasks = Callable[[Tensor], Tensor]  # returns the dropout masks for an input [K, b, T, ...]
+
+
+def dropped(added: Tensor, seats: int, masks: DrawMasks | None) -> Tensor:
+    """Return what the landmarks of K seats add, [K * b, T, ...], with dropout applied to it.
+
+    Args:
+        added: what they add.
+        seats: number of seats K.
+        masks: draws the seats' masks; None without dropout.
+    """
+    if masks is None:
+        return added
+    return added * masks(added.unflatten(0, (seats, -1))).flatten(0, 1)
 
 
 def by_layer(x: Tensor) -> Sequence[Tensor]:
