@@ -19,6 +19,11 @@ from .data.text import Text, load_text
 from .errors import Diverged, DoesNotFit, InputError, UnreadableCheckpoint, nearest
 from .model import HyLoRADAModel
 from .multi_adapter.pack import Pack
+from .multi_adapter.registered_landmarks import (
+    RegisteredLandmarks,
+    apply_per_layer_landmarks,
+    register_landmark_hook,
+)
 from .runtime.random_streams import derive_seed
 from .saving.peft_format import load_adapter, save_adapter
 from .training.checkpoint import load_seat, save_seat
@@ -47,11 +52,13 @@ __all__ = [
     "PerLayerLandmark",
     "PositionAdaptiveLandmark",
     "PositionBias",
+    "RegisteredLandmarks",
     "Seat",
     "SoftBucketLandmark",
     "Text",
     "TrainingConfig",
     "UnreadableCheckpoint",
+    "apply_per_layer_landmarks",
     "build_blocks",
     "count_landmark_params",
     "derive_seed",
@@ -66,6 +73,7 @@ __all__ = [
     "nearest",
     "probe",
     "read_step",
+    "register_landmark_hook",
     "save_adapter",
     "save_seat",
     "start_step",

@@ -211,13 +211,10 @@ class HyLoRADAConfig(_Config):
                 f"{self.landmark_bucketing!r}, got {self.num_buckets}; "
                 "a single bucket has no boundary and needs landmark_bucketing 'fixed'"
             )
-        # a dataclass keeps each default as an attribute of its class
-        changed = [n for n in _OF_TRAINED_BOUNDARIES if getattr(self, n) != getattr(type(self), n)]
-        if self.landmark_bucketing == "soft" and changed:
-            idle = " and ".join(f"{name} {getattr(self, name)}" for name in changed)
+        if self.landmark_bucketing == "soft" and (unused := self.boundary_training()):
             problems.append(
-                f"landmark_bucketing 'soft' never trains boundaries, so {idle} would do nothing; "
-                "leave unset, or use landmark_bucketing 'learnable'"
+                f"landmark_bucketing 'soft' never trains boundaries, so {' and '.join(unused)} "
+                "would do nothing; leave unset, or use landmark_bucketing 'learnable'"
             )
         return problems
 
@@ -286,6 +283,12 @@ class HyLoRADAConfig(_Config):
             InputError: ``landmark_bucketing`` is ``auto``, and the study decides.
         """
         return self.learns_boundaries or (self.has_buckets and self.landmark_bucketing == "soft")
+
+    def boundary_training(self) -> list[str]:
+        """Return name and value of each field on the training of boundaries that is not default."""
+        # a dataclass keeps each default as an attribute of its class
+        fields = [n for n in _OF_TRAINED_BOUNDARIES if getattr(self, n) != getattr(type(self), n)]
+        return [f"{name} {getattr(self, name)}" for name in fields]
 
     @property
     def scaling(self) -> float:
