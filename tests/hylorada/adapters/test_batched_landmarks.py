@@ -27,7 +27,7 @@ SEATS: list[dict[str, Any]] = [
     {"landmark_design": "attention"},
     {"landmark_design": "attention", "num_landmarks": 5},
     {"landmarks": False},
-    {"landmark_bucketing": "soft", "boundary_init": "random", "num_buckets": 6},
+    {"landmark_bucketing": "soft", "boundary_init": "uniform", "num_buckets": 6},
     {"num_buckets": 1, "num_landmarks": 2},
 ]
 
