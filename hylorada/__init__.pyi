@@ -2,7 +2,11 @@ from .adapters.adapter import Adapter
 from .adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
 from .adapters.landmarks.global_mean import LandmarkLoRA
 from .adapters.landmarks.per_layer import PerLayerLandmark
-from .adapters.landmarks.position_adaptive import LearnableBucketLandmark, PositionAdaptiveLandmark
+from .adapters.landmarks.position_adaptive import (
+    LearnableBucketLandmark,
+    PositionAdaptiveLandmark,
+    SoftBucketLandmark,
+)
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
@@ -15,6 +19,11 @@ from .data.text import Text, load_text
 from .errors import Diverged, DoesNotFit, InputError, UnreadableCheckpoint, nearest
 from .model import HyLoRADAModel
 from .multi_adapter.pack import Pack
+from .multi_adapter.registered_landmarks import (
+    RegisteredLandmarks,
+    apply_per_layer_landmarks,
+    register_landmark_hook,
+)
 from .runtime.random_streams import derive_seed
 from .saving.peft_format import load_adapter, save_adapter
 from .training.checkpoint import load_seat, save_seat
@@ -43,10 +52,13 @@ __all__ = [
     "PerLayerLandmark",
     "PositionAdaptiveLandmark",
     "PositionBias",
+    "RegisteredLandmarks",
     "Seat",
+    "SoftBucketLandmark",
     "Text",
     "TrainingConfig",
     "UnreadableCheckpoint",
+    "apply_per_layer_landmarks",
     "build_blocks",
     "count_landmark_params",
     "derive_seed",
@@ -61,6 +73,7 @@ __all__ = [
     "nearest",
     "probe",
     "read_step",
+    "register_landmark_hook",
     "save_adapter",
     "save_seat",
     "start_step",

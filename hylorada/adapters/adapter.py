@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from hylorada.adapters.attention import check_attention
 from hylorada.adapters.buckets import boundary_penalty
 from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
-from hylorada.adapters.landmarks.position_adaptive import LearnableBucketLandmark
+from hylorada.adapters.landmarks.base import Landmark, landmark_seed
+from hylorada.adapters.landmarks.position_adaptive import LearnableBucketLandmark, PositionLandmark
 from hylorada.adapters.landmarks.registry import build_landmark
 from hylorada.adapters.lora import LoRA, PositionBias, initial_magnitude
 from hylorada.base_models.architectures import select_targets
@@ -26,7 +27,8 @@ def check_base(base: object) -> None:
     """Check that adapters can be added to a base of a supported model type.
 
     Raises:
-        InputError: ``base`` is not a transformers model, or has PEFT layers in it.
+        InputError: ``base`` is not a transformers model, or has PEFT layers or registered landmarks
+            in it.
     """
     if not isinstance(base, PreTrainedModel):
         raise InputError(
@@ -39,6 +41,11 @@ def check_base(base: object) -> None:
         raise InputError(
             "base must be free of other adapters, "
             f"got one with layers of PEFT: {', '.join(foreign)}"
+        )
+    if any(isinstance(m, Landmark) for m in base.modules()):
+        raise InputError(
+            "base must be free of other adapters, got one with registered landmarks; "
+            "call their remove() first"
         )
 
 
@@ -65,13 +72,16 @@ class Adapter(nn.Module):
         base: the frozen model, which is only read.
         config: configuration; ``max_positions`` must be set for a position bias or buckets.
         seed: seed of the initial values and of dropout.
+        lora: whether the adapter has LoRA updates; an adapter of landmarks alone has none.
 
     Raises:
         InputError: ``base`` is not supported, ``config`` is not a :class:`HyLoRADAConfig` or lacks
             ``max_positions``, or a target module doesn't exist.
     """
 
-    def __init__(self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
+    def __init__(
+        self, base: PreTrainedModel, config: HyLoRADAConfig, *, seed: int, lora: bool = True
+    ) -> None:
         super().__init__()
         check_base(base)
         if not isinstance(config, HyLoRADAConfig):
@@ -81,7 +91,7 @@ class Adapter(nn.Module):
             raise InputError("max_positions must be set to the trained block length")
         self.config = config
         self.seed = seed
-        self.targets = select_targets(base, config.target_modules)
+        self.targets = select_targets(base, config.target_modules) if lora else {}
         dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
         # keys of a ModuleDict must not contain dots
         self.lora = nn.ModuleDict(
@@ -113,9 +123,7 @@ class Adapter(nn.Module):
             and config.max_positions is not None  # always true here, see above
             else None
         )
-        self.landmark = build_landmark(
-            config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype
-        )
+        self.landmark = build_landmark(config, base.config, seed=landmark_seed(seed), dtype=dtype)
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
         self._vector: Tensor | None = None
@@ -246,8 +254,8 @@ class Adapter(nn.Module):
     def learned_boundaries(self) -> Tensor | None:
         """Return the sorted boundaries [B-1] in token positions; None without learned buckets."""
         return (
-            self.landmark.boundary_positions()
-            if isinstance(self.landmark, LearnableBucketLandmark)
+            self.landmark.get_learned_boundaries()
+            if isinstance(self.landmark, PositionLandmark)
             else None
         )
 

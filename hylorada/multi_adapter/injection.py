@@ -116,6 +116,11 @@ _SLOTTED: dict[type[nn.Module], type[nn.Module]] = {
 _PLAIN = {slotted: plain for plain, slotted in _SLOTTED.items()}
 
 
+def has_slot(module: nn.Module) -> bool:
+    """Return whether a pack has given a module a slot."""
+    return type(module) in _PLAIN
+
+
 def open_slot(module: nn.Module) -> None:
     """Give a linear module a slot; the module is restored when its last pack closes.
 

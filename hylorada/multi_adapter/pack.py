@@ -35,6 +35,7 @@ from hylorada.base_models.architectures import (
     linear_modules,
 )
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
+from hylorada.multi_adapter.dropout import draws_in_layers, landmark_masks, lora_masks
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
 from hylorada.runtime.devices import column, to_device
 
@@ -63,7 +64,7 @@ class _Pass:
         self.rank = ranks.pop()
         self.base = base
         self.dtype = base.dtype
-        self.dropout = any(a.training and a.config.lora_dropout for a in adapters)
+        self.draws_in_layers = any(map(draws_in_layers, adapters))
         self.positions = Positions(positions, len(adapters))
 
     def slots(self) -> dict[str, Slot]:
@@ -72,7 +73,8 @@ class _Pass:
         modules = self._landmarks(PerLayerLandmark)
         if modules:
             architecture = architecture_of(self.base.config.model_type)
-            for mix in layer_mixes(modules, self.dtype, self.rows, self.tokens):
+            masks = landmark_masks(self.adapters, modules)
+            for mix in layer_mixes(modules, self.dtype, self.rows, self.tokens, masks):
                 path = f"{architecture.layers}.{mix.layer}.{architecture.mlp_output}"
                 slots.setdefault(path, Slot()).landmarks = mix
         return slots
@@ -80,12 +82,18 @@ class _Pass:
     def heads(self) -> list[HeadMix]:
         """Return what each layer adds to its attention; empty if no seat has such landmarks."""
         modules = self._landmarks(AttentionIntegratedLandmark)
-        return head_mixes(modules, self.dtype, self.rows) if modules else []
+        if not modules:
+            return []
+        masks = landmark_masks(self.adapters, modules)
+        return head_mixes(modules, self.dtype, self.rows, masks)
 
     def add_landmarks(self, hidden: Tensor) -> Tensor | None:
         """Return the final norm's output with each seat's landmarks added; None without any."""
         modules = self._landmarks(NormLandmark)
-        return mix_at_norm(modules, hidden, self.positions, self.tokens) if modules else None
+        if not modules:
+            return None
+        masks = landmark_masks(self.adapters, modules)
+        return mix_at_norm(modules, hidden, self.positions, self.tokens, masks)
 
     def _landmarks(self, design: type[LandmarkT]) -> list[LandmarkT | None]:
         """Return each seat's landmark module if it is of this design; empty if none is."""
@@ -101,7 +109,7 @@ class _Pass:
         pieces = iter(torch.ops.aten.split_with_sizes_copy(self._stacked(targets), sizes, dim=1))
         updates = {}
         for path, target in targets.items():
-            masks = _Masks(self.adapters) if self.dropout else None
+            masks = lora_masks(self.adapters, path)
             excess = self._excess(path)
             updates[path] = LowRank(
                 next(pieces), next(pieces), gains[target.layer], self.rows, masks, excess
@@ -184,21 +192,6 @@ class _Pass:
         return by_layer
 
 
-class _Masks:
-    """Draws inverted dropout masks for one module, each seat from its own random stream."""
-
-    def __init__(self, adapters: Sequence[Adapter]) -> None:
-        self.adapters = adapters
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the masks for an input x [K, b, T, d_in]."""
-        masks = torch.ones_like(x)
-        for mask, adapter in zip(masks, self.adapters, strict=True):
-            if adapter.training and (p := adapter.config.lora_dropout):
-                mask.bernoulli_(1 - p, generator=adapter.dropout_stream).div_(1 - p)
-        return masks
-
-
 class Prepared(NamedTuple):
     """A pass and its additions to the base."""
 
@@ -268,9 +261,9 @@ class Pack:
             compiled = torch.compile(forward, backend=backend)
 
             def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-                dropout = self._pass is not None and self._pass.dropout
                 # compiled code can't draw from a seat's own random stream
-                if dropout or self._uncompiled:
+                draws = self._pass is not None and self._pass.draws_in_layers
+                if draws or self._uncompiled:
                     return forward(hidden_states, *args, **kwargs)
                 maybe_mark_dynamic(hidden_states, 0)
                 return compiled(hidden_states, *args, **kwargs)

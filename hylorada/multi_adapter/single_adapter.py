@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache, PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter
+from hylorada.adapters.landmarks.at_norm import NormLandmark
 from hylorada.adapters.running_pools import History
 from hylorada.base_models.architectures import decoder_layers
 from hylorada.errors import InputError
@@ -35,6 +37,7 @@ class Calls:
         self.merged = False
         self.checkpoints = False
         self._running: Prepared | None = None
+        self._every_call = ExitStack()
 
     def run(
         self, module: nn.Module, call: dict[str, Any], use_cache: bool | None, cache: Any
@@ -117,25 +120,56 @@ class Calls:
 
     @contextmanager
     def adapting_every_call(self) -> Iterator[None]:
-        """Apply the adapter in every call of the base, each at the positions of its own tokens."""
-        running = ExitStack()
-
-        def begin(_base: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-            running.enter_context(self._adapting(kwargs))
-
-        def end(*_: Any) -> None:
-            running.close()
-
-        handles = [
-            self.base.register_forward_pre_hook(begin, with_kwargs=True),
-            self.base.register_forward_hook(end, always_call=True),
-        ]
+        """Apply the adapter in every call of the base within this context; see :meth:`hook`."""
+        handles = self.hook(self.base)
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-            running.close()
+            self._every_call.close()
+
+    def hook(self, module: nn.Module) -> list[RemovableHandle]:
+        """Apply the adapter in every call of the base or its body until the hooks are removed.
+
+        Each call is adapted at the positions of its own tokens. The hooks are bound methods, so
+        that a copied base calls what was copied with it.
+        """
+        return [
+            module.register_forward_pre_hook(self._begin, with_kwargs=True),
+            module.register_forward_hook(self._end, always_call=True),
+        ]
+
+    def _begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        names = inspect.signature(module.forward).parameters
+        call = {**dict(zip(names, args, strict=False)), **kwargs}
+        self._refuse_recomputation()
+        call["use_cache"] = self._pool_with_cache(call, call.get("use_cache"))
+        if call.get("attention_mask") is not None:
+            call["position_ids"] = self._positions(call)
+        self._every_call.enter_context(self._adapting(call))
+        return (), call
+
+    def _end(self, *_: Any) -> None:
+        self._every_call.close()
+
+    def _refuse_recomputation(self) -> None:
+        """Refuse layers that the base itself would recompute without what is added to them.
+
+        Raises:
+            InputError: the base has gradient checkpointing turned on and is training.
+        """
+        landmark = self.adapter.landmark
+        adds = self.adapter.targets or not isinstance(landmark, NormLandmark | None)
+        layers = decoder_layers(self.base).values()
+        recomputed = (x.training and getattr(x, "gradient_checkpointing", False) for x in layers)
+        if adds and torch.is_grad_enabled() and any(recomputed):
+            raise InputError(
+                "gradient checkpointing would recompute layers without their landmarks; "
+                "use a HyLoRADAModel, which recomputes them with their landmarks"
+            )
 
     def _positions(self, call: dict[str, Any]) -> Tensor:
         """Return the positions [1 or b, T] of a call's tokens, from each row's first real token."""

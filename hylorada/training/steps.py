@@ -100,7 +100,8 @@ def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
 
 def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep | None:
     """Start a step; if memory runs out, return None and leave the seats as they were."""
-    drawing = [s.adapter.dropout_stream for s in seats if s.adapter.config.lora_dropout]
+    configs = [(s, s.adapter.config) for s in seats]
+    drawing = [s.adapter.dropout_stream for s, c in configs if c.lora_dropout or c.landmark_dropout]
     before = [stream.get_state() for stream in drawing]
     try:
         return _step_together(pack, seats, input_ids)

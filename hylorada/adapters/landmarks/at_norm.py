@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from hylorada.adapters.buckets import Positions
 from hylorada.adapters.landmarks.base import (
+    DrawMasks,
     Landmark,
+    dropped,
     initial_gates,
     most_landmarks,
     padding,
@@ -79,7 +81,11 @@ class NormLandmark(Landmark):
 
 
 def mix_at_norm(
-    modules: Sequence[NormLandmark | None], hidden: Tensor, positions: Positions, tokens: Tokens
+    modules: Sequence[NormLandmark | None],
+    hidden: Tensor,
+    positions: Positions,
+    tokens: Tokens,
+    masks: DrawMasks | None = None,
 ) -> Tensor:
     """Return the hidden states with each seat's landmarks added to its rows.
 
@@ -88,6 +94,7 @@ def mix_at_norm(
         hidden: output of the final norm, [K * b, T, d], of any floating dtype.
         positions: token positions of the pass.
         tokens: tokens of the pass.
+        masks: draws the seats' dropout masks; None without dropout.
 
     Returns:
         [K * b, T, d] in the dtype of ``hidden``.
@@ -110,4 +117,8 @@ def mix_at_norm(
     if len({m.num_landmarks for m in modules if m is not None}) > 1:
         logits = logits + padding(modules, logits)[:, None, None]
     weights = torch.softmax(logits, dim=-1).to(hidden.dtype)
-    return torch.baddbmm(h, weights.view(*h.shape[:2], landmarks), vectors).view(hidden.shape)
+    weights = weights.view(*h.shape[:2], landmarks)
+    if masks is None:
+        return torch.baddbmm(h, weights, vectors).view(hidden.shape)
+    added = torch.bmm(weights, vectors).view(hidden.shape)
+    return hidden + dropped(added, len(modules), masks)

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from hylorada.adapters.landmarks.base import Landmark, by_layer, initial_gates, stacked
+from hylorada.adapters.landmarks.base import (
+    DrawMasks,
+    Landmark,
+    by_layer,
+    dropped,
+    initial_gates,
+    stacked,
+)
 from hylorada.adapters.landmarks.base import padding as padding_of
 from hylorada.config import HyLoRADAConfig
 
@@ -92,12 +99,14 @@ class HeadMix:
         values: [K, key/value heads, L, head_dim], scaled.
         padding: [K, L], -inf at padded landmarks.
         rows: rows b of each seat; None takes them from the input.
+        masks: draws the seats' dropout masks; None without dropout.
     """
 
     keys: Tensor
     values: Tensor
     padding: Tensor
     rows: int | None
+    masks: DrawMasks | None = None
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
         """Return each tensor with the dimensions that vary between packs: K and L."""
@@ -138,15 +147,18 @@ class HeadMix:
         weights = weights.to(query.dtype).view(seats * kv_heads, -1, landmarks)
         mixed = torch.bmm(weights, self.values.view(seats * kv_heads, landmarks, size))
         mixed = mixed.view(seats, kv_heads, rows, -1, size).transpose(1, 2)
-        return mixed.reshape(query.shape).transpose(1, 2)
+        return dropped(mixed.reshape(query.shape).transpose(1, 2), seats, self.masks)
 
 
 def head_mixes(
-    modules: Sequence[AttentionIntegratedLandmark | None], dtype: torch.dtype, rows: int | None
+    modules: Sequence[AttentionIntegratedLandmark | None],
+    dtype: torch.dtype,
+    rows: int | None,
+    masks: DrawMasks | None = None,
 ) -> list[HeadMix]:
     """Return the landmarks of K seats for each layer, in the dtype of the base."""
     keys = stacked(modules, lambda m: m.keys)  # [K, layers, heads, L, head_dim]
     values = stacked(modules, lambda m: m.scale[:, None, None, None] * m.values)
     columns = zip(by_layer(keys.to(dtype)), by_layer(values.to(dtype)), strict=True)
     padding = padding_of(modules, keys)
-    return [HeadMix(k, v, padding, rows) for k, v in columns]
+    return [HeadMix(k, v, padding, rows, masks) for k, v in columns]

@@ -19,9 +19,14 @@ from torch.nn import functional as F
 
 from hylorada.config import LandmarkDesign
 from hylorada.runtime.devices import to_device
-from hylorada.runtime.random_streams import stream
+from hylorada.runtime.random_streams import derive_seed, stream
 
 _GATE_STD = 0.02
+
+
+def landmark_seed(seed: int) -> int:
+    """Return the seed of the landmark module in an adapter with this seed."""
+    return derive_seed(seed, "landmark")
 
 
 def initial_gates(*shape: int, seed: int, name: str, dtype: torch.dtype) -> nn.Parameter:
@@ -57,6 +62,20 @@ class Landmark(nn.Module, ABC):
 
 
 LandmarkT = TypeVar("LandmarkT", bound=Landmark)
+DrawMasks = Callable[[Tensor], Tensor]  # returns the dropout masks for an input [K, b, T, ...]
+
+
+def dropped(added: Tensor, seats: int, masks: DrawMasks | None) -> Tensor:
+    """Return what the landmarks of K seats add, [K * b, T, ...], with dropout applied to it.
+
+    Args:
+        added: what they add.
+        seats: number of seats K.
+        masks: draws the seats' masks; None without dropout.
+    """
+    if masks is None:
+        return added
+    return added * masks(added.unflatten(0, (seats, -1))).flatten(0, 1)
 
 
 def by_layer(x: Tensor) -> Sequence[Tensor]:

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from hylorada.adapters.landmarks.base import Landmark, by_layer, initial_gates, stacked
+from hylorada.adapters.landmarks.base import (
+    DrawMasks,
+    Landmark,
+    by_layer,
+    dropped,
+    initial_gates,
+    stacked,
+)
 from hylorada.adapters.landmarks.base import padding as padding_of
 from hylorada.adapters.running_pools import Tokens
 from hylorada.config import HyLoRADAConfig
@@ -109,6 +116,7 @@ class LayerMix:
         rows: rows b of each seat; None takes them from the input.
         tokens: tokens of the pass.
         layer: number of the layer.
+        masks: draws the seats' dropout masks; None without dropout.
     """
 
     gate: Tensor
@@ -118,6 +126,7 @@ class LayerMix:
     rows: int | None
     tokens: Tokens
     layer: int
+    masks: DrawMasks | None = None
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
         """Return each tensor with the dimensions that vary between packs: K and L."""
@@ -136,11 +145,16 @@ class LayerMix:
         logits = torch.bmm(pooled.view(seats, rows * length, size), self.gate.mT)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = torch.softmax(logits + self.padding[:, None], dim=-1)
-        return output + torch.bmm(weights.to(output.dtype), self.vectors).view(output.shape)
+        added = torch.bmm(weights.to(output.dtype), self.vectors).view(output.shape)
+        return output + dropped(added, seats, self.masks)
 
 
 def layer_mixes(
-    modules: Sequence[PerLayerLandmark | None], dtype: torch.dtype, rows: int | None, tokens: Tokens
+    modules: Sequence[PerLayerLandmark | None],
+    dtype: torch.dtype,
+    rows: int | None,
+    tokens: Tokens,
+    masks: DrawMasks | None = None,
 ) -> list[LayerMix]:
     """Return the landmarks of K seats for each layer, in the dtype of the base."""
     gates = stacked(modules, lambda m: m.gates)  # [K, layers, L, d]
@@ -151,6 +165,6 @@ def layer_mixes(
     if any(m is not None and m.noncausal for m in modules):
         noncausal = to_device([m is not None and m.noncausal for m in modules], gates.device)
     return [
-        LayerMix(gate, bank, padding, noncausal, rows, tokens, layer)
+        LayerMix(gate, bank, padding, noncausal, rows, tokens, layer, masks)
         for layer, (gate, bank) in enumerate(columns)
     ]

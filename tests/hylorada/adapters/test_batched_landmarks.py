@@ -27,6 +27,8 @@ SEATS: list[dict[str, Any]] = [
     {"landmark_design": "attention"},
     {"landmark_design": "attention", "num_landmarks": 5},
     {"landmarks": False},
+    {"landmark_bucketing": "soft", "boundary_init": "uniform", "num_buckets": 6},
+    {"num_buckets": 1, "num_landmarks": 2},
 ]
 
 
@@ -75,7 +77,10 @@ def _hang_attention(
     handles.append(attention.get_submodule("c_proj").register_forward_pre_hook(add))
 
 
-@pytest.mark.parametrize("order", [range(10), [7, 2, 9, 4, 0, 8, 5, 3, 6, 1], [9, 4], [2, 0], [3]])
+@pytest.mark.parametrize(
+    "order",
+    [range(12), [7, 2, 9, 4, 0, 11, 8, 5, 3, 10, 6, 1], [9, 4], [2, 0], [10, 9, 1], [11], [3]],
+)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_seats_of_all_designs_compute_what_each_module_does(
     make_base: MakeBase,

@@ -148,7 +148,8 @@ def test_checkpoint_goes_on_bit_for_bit(
     make_base: MakeBase, make_config: MakeConfig, token_blocks: Ids, tmp_path: Path, design: str
 ) -> None:
     base = make_base()
-    config, pack = make_config(**{**DESIGNS[design], "lora_dropout": 0.5}), Pack(base)
+    dropout = {"lora_dropout": 0.5, "landmark_dropout": 0.3}
+    config, pack = make_config(**DESIGNS[design], **dropout), Pack(base)
     whole, first, later = (_seat(base, config, token_blocks) for _ in range(3))
     expected = _losses(pack, {"a": whole}, token_blocks)["a"]
     found = _losses(pack, {"a": first}, token_blocks, 2)["a"]

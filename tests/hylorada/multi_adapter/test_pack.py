@@ -67,6 +67,7 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "landmark_bucketing": "learnable",
             "boundary_init": "fixed",
             "boundary_warmup": 0.4,
+            "landmark_dropout": 0.2,
             "use_rslora": False,
         },
         {"learning_rate": 3e-2, "adam_epsilon": 1e-4},

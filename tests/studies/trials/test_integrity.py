@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from made_records import named, record
 from made_studies import make
 
-from hylorada import InputError
+from hylorada import HyLoRADAConfig, InputError, TrainingConfig
 from hylorada.runtime.checksums import SEAL, digest, sealed, unsealed
 from studies.analysis.results import read_results
 from studies.cli.commands import main
 from studies.files.folder_files import stored_study, study_lock
 from studies.spec.study import Study
+from studies.trials.integrity import check_confirms
 from studies.trials.messages import CHECKPOINT
 from studies.trials.records import read_id
 from studies.trials.store import Store
@@ -192,6 +194,22 @@ def test_lost_inputs_are_not_bound_anew(folder: Path) -> None:
             store.bind_inputs({"data_fingerprint": "of another text"})
     finally:
         store.close()
+
+
+def test_winner_of_a_version_that_knew_fewer_fields_equals_its_runs(tmp_path: Path) -> None:
+    adapter, training = HyLoRADAConfig(r=4).to_dict(), TrainingConfig(batch_size=2).to_dict()
+    earlier = {k: v for k, v in adapter.items() if k != "landmark_dropout"}
+    winner = record("fixed", 0, [], adapter=earlier, training=training)
+
+    def check(**changes: object) -> None:
+        new = {"adapter": {**adapter, **changes}, "training": training, "winner": winner.name}
+        check_confirms(tmp_path, named(winner, record("fixed", 7, [], stage="confirm", **new)))
+
+    check()
+    with pytest.raises(InputError, match="its adapter is not that of its winner 'fixed-0000'"):
+        check(landmark_dropout=0.1)
+    with pytest.raises(InputError, match="its adapter is not that of its winner"):
+        check(r=8)
 
 
 def test_lost_winner_of_a_confirm_run_is_named(folder: Path) -> None:
