@@ -12,7 +12,6 @@ instead, which puts these two halves into one group, so that its first tokens se
 Here no query sees a key that it would not see under full causal attention.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,74 +20,50 @@ from torch import Tensor
 
 from hylorada.adapters.buckets import Positions
 from hylorada.errors import InputError
-from hylorada.runtime.devices import to_device
 
-# Computes attention from query, key, value [R, heads, T, head_dim] and a mask: the output
-# [R, T, heads, head_dim] and the weights, if there are any.
+# Computes attention from query, key and value [R, heads, T, head_dim] and a mask. Returns the
+# output [R, T, heads, head_dim], and the weights if it has any.
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
-def visible_keys(positions: Tensor, group: int, heads: int) -> Tensor:
+def visible_keys(positions: Tensor, group: int | None, heads: int) -> Tensor:
     """Return which keys are visible to which queries: [n, heads, T queries, T keys].
 
     Args:
         positions: token positions [n, T].
-        group: number G of tokens in a group.
+        group: number G of tokens in a group; None attends fully.
         heads: number of query heads; those from ``heads // 2`` on are shifted.
     """
-    length, device = positions.shape[1], positions.device
-    shifts = (torch.arange(heads, device=device) >= heads // 2) * (group // 2)
+    rows, length = positions.shape
+    # Positions may start again within a row, so a token's place decides what is earlier.
+    places = torch.arange(length, device=positions.device)
+    earlier = places <= places[:, None]
+    if group is None:
+        return earlier.expand(rows, heads, length, length)
+    shifts = (torch.arange(heads, device=positions.device) >= heads // 2) * (group // 2)
     groups = (positions[:, None] + shifts[:, None]) // group  # [n, heads, T]
-    # "earlier" is decided by the place in the row, because positions may start again within it
-    earlier = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return earlier & (groups[..., :, None] == groups[..., None, :])
 
 
 @dataclass(eq=False)
-class LikeSeats:
-    """Seats of a pack whose heads attend within groups of the same size, or fully.
-
-    Attributes:
-        seats: [n], their numbers.
-        mask: [1 or n * b, heads, T, T], 0 at visible keys and the lowest number at all others; None
-            if they attend fully.
-    """
-
-    seats: Tensor
-    mask: Tensor | None
-
-    def combined(self, given: Tensor | None) -> Tensor | None:
-        """Return the base's own mask (of a sliding window or pads) with the groups added."""
-        if self.mask is None or given is None:
-            return given if self.mask is None else self.mask
-        lowest = torch.finfo(self.mask.dtype).min
-        if given.dtype == torch.bool:
-            return torch.where(given, self.mask, lowest)
-        return torch.where(self.mask < 0, lowest, given)
-
-
-@dataclass(eq=False)
 class HeadGroups:
-    """The groups of all seats of a pack. No tensor is a view.
+    """What the heads of all seats see. The tensor is not a view.
 
     Attributes:
-        parts: the seats by their size of group.
-        order: [K], place of each seat in the concatenated parts.
-        rows: rows b of each seat; None takes them from the input.
+        mask: [1, K or K * b, heads, T, T], 0 at visible keys and the lowest number at all others.
+            One row serves all seats if they have equal groups; K rows serve b rows each.
     """
 
-    parts: list[LikeSeats]
-    order: Tensor
-    rows: int | None
+    mask: Tensor
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
-        """Return each tensor with the dimension that varies between packs: K or n."""
-        return [(self.order, 0), *((part.seats, 0) for part in self.parts)]
+        """Return each tensor with the dimension that varies between packs."""
+        return [(self.mask, 0)]
 
     def attend(
         self, whole: Attention, query: Tensor, key: Tensor, value: Tensor, given: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the base's attention within groups.
+        """Return the base's attention within the groups.
 
         Args:
             whole: the base's own attention.
@@ -105,22 +80,18 @@ class HeadGroups:
                 "shifted_sparse_attention can't train on a text that continues from a key/value "
                 "cache; pass the whole text, or call eval() to attend fully"
             )
-        if len(self.parts) == 1:
-            return whole(query, key, value, self.parts[0].combined(given))
-        outputs = []
-        for part in self.parts:
-            own = [self._rows_of(part, x) for x in (query, key, value)]
-            shared = given is None or len(given) == 1
-            mask = given if shared or given is None else self._rows_of(part, given)
-            output, _ = whole(own[0], own[1], own[2], part.combined(mask))
-            outputs.append(output.unflatten(0, (len(part.seats), -1)))
-        return torch.cat(outputs).index_select(0, self.order).flatten(0, 1), None
+        return whole(query, key, value, self._combined(given, query.shape[0]))
 
-    def _rows_of(self, part: LikeSeats, x: Tensor) -> Tensor:
-        """Return the rows [n * b, ...] of some seats out of x [K * b, ...]."""
-        seats = self.order.shape[0]
-        rows = x.shape[0] // seats if self.rows is None else self.rows
-        return x.unflatten(0, (seats, rows)).index_select(0, part.seats).flatten(0, 1)
+    def _combined(self, given: Tensor | None, rows: int) -> Tensor:
+        """Return the mask for all rows, with what the base itself hides (pads, a window) added."""
+        mask, lowest = self.mask, torch.finfo(self.mask.dtype).min
+        if mask.shape[0] not in (1, rows):
+            mask = mask.repeat_interleave(rows // mask.shape[0], dim=0)
+        if given is None:
+            return mask
+        if given.dtype == torch.bool:
+            return torch.where(given, mask, lowest)
+        return torch.where(mask < 0, lowest, given)
 
 
 def group_heads(
@@ -130,7 +101,7 @@ def group_heads(
     dtype: torch.dtype,
     rows: int | None,
 ) -> HeadGroups | None:
-    """Return what K seats add to the base's attention; None if all of them attend fully.
+    """Return what changes in the base's attention for K seats; None if all attend fully.
 
     Args:
         groups: tokens in a group for each seat; None attends fully.
@@ -141,25 +112,10 @@ def group_heads(
     """
     if all(group is None for group in groups):
         return None
-    seats: dict[int | None, list[int]] = defaultdict(list)
-    for seat, group in enumerate(groups):
-        seats[group].append(seat)
-    placed = [seat for members in seats.values() for seat in members]
-    order = sorted(range(len(placed)), key=placed.__getitem__)
-    device = positions.by_seat.device
-    parts = []
-    for group, members in seats.items():
-        mask = None if group is None else _mask(positions, members, group, heads, dtype)
-        parts.append(LikeSeats(to_device(members, device), mask))
-    return HeadGroups(parts, to_device(order, device), rows)
-
-
-def _mask(
-    positions: Positions, seats: Sequence[int], group: int, heads: int, dtype: torch.dtype
-) -> Tensor:
-    """Return the additive mask of seats with groups of one size; see :class:`LikeSeats`."""
-    shared = len(positions.by_seat) == 1
-    own = positions.of(0) if shared else torch.cat([positions.of(seat) for seat in seats])
-    visible = visible_keys(own, group, heads)
+    if len(set(groups)) == len(positions.by_seat) == 1:
+        visible = visible_keys(positions.of(0), groups[0], heads)
+    else:
+        seats = [visible_keys(positions.of(k), group, heads) for k, group in enumerate(groups)]
+        visible = torch.cat([v.expand(max(rows or 1, len(v)), -1, -1, -1) for v in seats])
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+    return HeadGroups(mask.masked_fill_(~visible, torch.finfo(dtype).min))

@@ -42,6 +42,8 @@ def test_json_round_trip_keeps_every_field() -> None:
         share_landmarks=True,
         replication_noncausal_pooling=True,
         use_dora=True,
+        shifted_sparse_attention=True,
+        attention_group=8,
     )
     fields = [f.name for f in dataclasses.fields(config)]
     assert [
@@ -219,6 +221,28 @@ def test_design_fields_are_checked_against_each_other() -> None:
     HyLoRADAConfig(
         landmark_design="global", max_positions=16
     )  # there are no buckets to be too many
+
+
+def test_shifted_sparse_attention_is_checked_against_block_group_and_design() -> None:
+    with pytest.raises(InputError, match="does not work with landmark_design 'attention'") as both:
+        HyLoRADAConfig(
+            shifted_sparse_attention=True,
+            landmark_design="attention",
+            max_positions=16,
+            attention_group=9,
+        )
+    assert both.value.problems[1:] == [
+        "groups of 9 tokens (attention_group) don't fit a block of 16 positions; "
+        "shifted_sparse_attention needs 2 groups of 2 tokens at least"
+    ]
+    with pytest.raises(InputError, match="don't fit a block of 7 positions"):
+        HyLoRADAConfig(shifted_sparse_attention=True, landmarks=False, max_positions=7)
+    with pytest.raises(InputError, match="attention_group 4 needs shifted_sparse_attention true"):
+        HyLoRADAConfig(attention_group=4)
+    with pytest.raises(InputError, match="attention_group must be at least 2, got 1"):
+        HyLoRADAConfig(shifted_sparse_attention=True, attention_group=1)
+    HyLoRADAConfig(shifted_sparse_attention=True, landmark_design="attention", landmarks=False)
+    HyLoRADAConfig(shifted_sparse_attention=True, landmarks=False, max_positions=8)
 
 
 def test_properties_follow_the_fields() -> None:
