@@ -113,7 +113,10 @@ def group_heads(
     if all(group is None for group in groups):
         return None
     if len(set(groups)) == len(positions.by_seat) == 1:
-        visible = visible_keys(positions.of(0), groups[0], heads)
+        own = positions.of(0)
+        if len(own) > 1 and bool((own == own[:1]).all()):  # a batch whose rows have no pads
+            own = own[:1]
+        visible = visible_keys(own, groups[0], heads)
     else:
         seats = [visible_keys(positions.of(k), group, heads) for k, group in enumerate(groups)]
         visible = torch.cat([v.expand(max(rows or 1, len(v)), -1, -1, -1) for v in seats])

@@ -101,7 +101,7 @@ def test_groups_that_look_ahead_are_found_though_only_training_uses_them(
     lab = make_lab()
     (problem,) = lab.problems(lab.seat(shifted_sparse_attention=True, landmarks=False))
     assert "the prediction from 1 tokens depends on later ones" in problem
-    assert problem.endswith("through 'model.layers.0'")
+    assert problem.endswith("through 'model.layers.1'")
 
 
 def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> None:
