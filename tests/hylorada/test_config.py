@@ -76,7 +76,7 @@ def test_configs_are_frozen_and_hashable() -> None:
     [
         ("temprature", "unknown field 'temprature'; did you mean 'temperature'?"),
         ("num_bucket", "unknown field 'num_bucket'; did you mean 'num_buckets'?"),
-        ("zzz", "unknown field 'zzz'; one of: bound"),
+        ("zzz", "unknown field 'zzz'; one of: attention_group, bound"),
     ],
 )
 def test_unknown_field_is_refused_with_the_nearest_name(name: str, message: str) -> None:
