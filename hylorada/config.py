@@ -22,6 +22,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "lora_dropout": (0.0, 0.99),
     "position_bias_buckets": (2, math.inf),
     "max_positions": (2, math.inf),
+    "attention_group": (2, math.inf),
     "num_landmarks": (0, math.inf),
     "landmark_dropout": (0.0, 0.99),
     "num_buckets": (1, math.inf),
@@ -110,6 +111,10 @@ class HyLoRADAConfig(_Config):
             projections.
         position_bias: scale each layer's update by position (see :class:`PositionBias`).
         position_bias_buckets: number of log buckets of the position bias.
+        shifted_sparse_attention: while the adapter trains, let the base's heads attend within
+            groups of tokens, half of the heads in groups shifted by half a group (S2-Attn, Chen et
+            al. 2023); evaluation attends fully. Not with landmark_design ``attention``.
+        attention_group: tokens in such a group; None takes ``max_positions`` // 4.
         landmarks: whether the adapter has landmarks at all.
         landmark_design: where landmarks are added and what their gates depend on:
             ``position_adaptive``, at the final norm, on position bucket and content; ``global``, at
@@ -161,6 +166,8 @@ class HyLoRADAConfig(_Config):
     target_modules: tuple[str, ...] | None = None
     position_bias: bool = True
     position_bias_buckets: int = 64
+    shifted_sparse_attention: bool = False
+    attention_group: int | None = None
     landmarks: bool = True
     landmark_design: LandmarkDesign = "position_adaptive"
     num_landmarks: int = 8
@@ -181,7 +188,7 @@ class HyLoRADAConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = [*self._bucket_problems(), *self._design_problems()]
+        problems = [*self._bucket_problems(), *self._design_problems(), *self._attention_problems()]
         if self.boundary_warmup > 0 and self.boundary_init != "fixed":
             problems.append(
                 f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', "
@@ -235,6 +242,25 @@ class HyLoRADAConfig(_Config):
             )
         return problems
 
+    def _attention_problems(self) -> list[str]:
+        problems, group, length = [], self.tokens_in_group, self.max_positions
+        if self.attention_group is not None and not self.shifted_sparse_attention:
+            problems.append(
+                f"attention_group {self.attention_group} needs shifted_sparse_attention true"
+            )
+        in_attention = self.has_landmarks and self.landmark_design == "attention"
+        if self.shifted_sparse_attention and in_attention:
+            problems.append(
+                "shifted_sparse_attention does not work with landmark_design 'attention'; "
+                "choose another design or attend fully"
+            )
+        if group is not None and length is not None and not 2 <= group <= length // 2:
+            problems.append(
+                f"groups of {group} tokens (attention_group) don't fit a block of {length} "
+                "positions; shifted_sparse_attention needs 2 groups of 2 tokens at least"
+            )
+        return problems
+
     def resolved(self) -> "HyLoRADAConfig":
         """Return the configuration with ``landmark_bucketing="auto"`` replaced by the verdict.
 
@@ -256,6 +282,15 @@ class HyLoRADAConfig(_Config):
     def has_landmarks(self) -> bool:
         """Whether the adapter has any landmarks."""
         return self.landmarks and self.num_landmarks > 0
+
+    @property
+    def tokens_in_group(self) -> int | None:
+        """Tokens in a group of the attention in training; None attends fully, or has no length."""
+        if not self.shifted_sparse_attention:
+            return None
+        if self.attention_group is not None or self.max_positions is None:
+            return self.attention_group
+        return self.max_positions // 4
 
     @property
     def has_buckets(self) -> bool:

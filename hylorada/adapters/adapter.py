@@ -70,7 +70,8 @@ class Adapter(nn.Module):
 
     Args:
         base: the frozen model, which is only read.
-        config: configuration; ``max_positions`` must be set for a position bias or buckets.
+        config: configuration; ``max_positions`` must be set for a position bias, buckets, or
+            shifted sparse attention without ``attention_group``.
         seed: seed of the initial values and of dropout.
         lora: whether the adapter has LoRA updates; an adapter of landmarks alone has none.
 
@@ -87,7 +88,8 @@ class Adapter(nn.Module):
         if not isinstance(config, HyLoRADAConfig):
             raise InputError(f"config must be a HyLoRADAConfig, got {config!r}")
         config = config.resolved()
-        if config.max_positions is None and (config.position_bias or config.has_buckets):
+        grouped = config.shifted_sparse_attention and config.attention_group is None
+        if config.max_positions is None and (config.position_bias or config.has_buckets or grouped):
             raise InputError("max_positions must be set to the trained block length")
         self.config = config
         self.seed = seed
@@ -125,7 +127,7 @@ class Adapter(nn.Module):
         )
         self.landmark = build_landmark(config, base.config, seed=landmark_seed(seed), dtype=dtype)
         if isinstance(self.landmark, AttentionIntegratedLandmark):
-            check_attention(base)
+            check_attention(base, "landmark_design 'attention'")
         self._vector: Tensor | None = None
         self._hold: RemovableHandle | None = None
         self.dropout_stream = stream(seed, "dropout", device=base.device)
@@ -183,6 +185,23 @@ class Adapter(nn.Module):
             if self.config.use_dora and path in self.targets
             else None
         )
+
+    @property
+    def attention_group(self) -> int | None:
+        """Tokens in a group of the attention now; None attends fully, as all evaluation does."""
+        training = self.training and torch.is_grad_enabled()
+        return self.config.tokens_in_group if training else None
+
+    def check_attention(self, base: PreTrainedModel) -> None:
+        """Check that the adapter can change the base's attention, if it has to.
+
+        Raises:
+            InputError: the base's attention implementation is not supported.
+        """
+        if self.attention_group is not None:
+            check_attention(base, "shifted_sparse_attention")
+        if isinstance(self.landmark, AttentionIntegratedLandmark):
+            check_attention(base, "landmark_design 'attention'")
 
     def update_is_zero(self) -> bool:
         """Return whether all of LoRA's B matrices are zero, as they are before training."""

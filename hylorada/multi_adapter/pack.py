@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter, check_base
-from hylorada.adapters.attention import attention_with_landmarks, check_attention, fill_attention
+from hylorada.adapters.attention import (
+    AttentionSlot,
+    attention_slots,
+    attention_with_slots,
+    fill_attention,
+)
 from hylorada.adapters.buckets import Positions
 from hylorada.adapters.landmarks.at_norm import NormLandmark, mix_at_norm
-from hylorada.adapters.landmarks.attention_integrated import (
-    AttentionIntegratedLandmark,
-    HeadMix,
-    head_mixes,
-)
+from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark, head_mixes
 from hylorada.adapters.landmarks.base import LandmarkT
 from hylorada.adapters.landmarks.per_layer import PerLayerLandmark, layer_mixes
 from hylorada.adapters.lora import position_factors, updated_norms, weight_of
 from hylorada.adapters.running_pools import History, Tokens
+from hylorada.adapters.shifted_sparse_attention import group_heads
 from hylorada.base_models.architectures import (
     Target,
     architecture_of,
@@ -79,13 +81,14 @@ class _Pass:
                 slots.setdefault(path, Slot()).landmarks = mix
         return slots
 
-    def heads(self) -> list[HeadMix]:
-        """Return what each layer adds to its attention; empty if no seat has such landmarks."""
-        modules = self._landmarks(AttentionIntegratedLandmark)
-        if not modules:
-            return []
-        masks = landmark_masks(self.adapters, modules)
-        return head_mixes(modules, self.dtype, self.rows, masks)
+    def attention(self) -> list[AttentionSlot]:
+        """Return the changes to each layer's attention; empty if no seat has any."""
+        config, modules = self.base.config, self._landmarks(AttentionIntegratedLandmark)
+        masks = landmark_masks(self.adapters, modules) if modules else None
+        mixes = head_mixes(modules, self.dtype, self.rows, masks) if modules else []
+        sizes, heads = [a.attention_group for a in self.adapters], config.num_attention_heads
+        groups = group_heads(sizes, self.positions, heads, self.dtype, self.rows)
+        return attention_slots(groups, mixes, config.num_hidden_layers)
 
     def add_landmarks(self, hidden: Tensor) -> Tensor | None:
         """Return the final norm's output with each seat's landmarks added; None without any."""
@@ -197,7 +200,7 @@ class Prepared(NamedTuple):
 
     now: _Pass | None
     slots: dict[str, Slot]
-    heads: list[HeadMix]
+    attention: list[AttentionSlot]
 
     @property
     def adapters(self) -> Sequence[Adapter]:
@@ -245,7 +248,7 @@ class Pack:
         )
         self.compile_backend = compile_backend
         self._uncompiled = False
-        self._mark: Callable[[Slot | HeadMix], None] | None = None
+        self._mark: Callable[[Slot | AttentionSlot], None] | None = None
         if compile_backend is not None:
             self._compile(compile_backend)
 
@@ -270,7 +273,7 @@ class Pack:
 
             return call
 
-        def mark(part: Slot | HeadMix) -> None:
+        def mark(part: Slot | AttentionSlot) -> None:
             for tensor, dimension in part.dynamic():
                 maybe_mark_dynamic(tensor, dimension)
 
@@ -338,14 +341,13 @@ class Pack:
         if not adapters:
             return Prepared(None, {}, [])
         now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base)
-        prepared = Prepared(now, now.slots(), now.heads())
-        if prepared.heads:
-            check_attention(self.base)
+        prepared = Prepared(now, now.slots(), now.attention())
+        if prepared.attention:
+            for adapter in adapters:
+                adapter.check_attention(self.base)
         if self._mark is not None:
-            for slot in prepared.slots.values():
-                self._mark(slot)
-            for mix in prepared.heads:
-                self._mark(mix)
+            for part in (*prepared.slots.values(), *prepared.attention):
+                self._mark(part)
         return prepared
 
     @contextmanager
@@ -356,19 +358,17 @@ class Pack:
             path: fill_slot(module, prepared.slots.get(path))
             for path, module in self._linear.items()
         }
-        mixes: Sequence[HeadMix | None] = prepared.heads or [None] * len(self._attentions)
-        mixed = [
-            fill_attention(module, mix) for module, mix in zip(self._attentions, mixes, strict=True)
-        ]
+        changes = prepared.attention or [None] * len(self._attentions)
+        changed = [fill_attention(m, c) for m, c in zip(self._attentions, changes, strict=True)]
         try:
-            with attention_with_landmarks(self.base) if prepared.heads else nullcontext():
+            with attention_with_slots(self.base) if prepared.attention else nullcontext():
                 yield
         finally:
             self._pass = before
             for path, module in self._linear.items():
                 fill_slot(module, filled[path])
-            for module, mix in zip(self._attentions, mixed, strict=True):
-                fill_attention(module, mix)
+            for module, change in zip(self._attentions, changed, strict=True):
+                fill_attention(module, change)
 
     def _add_landmarks(
         self, _norm: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor

@@ -65,7 +65,15 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
 
 def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:
     """List the problems that one block [1, 1, T] reveals."""
-    adapter = _with_noise(seat.adapter).eval()
+    adapter = _with_noise(seat.adapter)
+    # shifted sparse attention exists in training mode only
+    modes = (False, True) if adapter.config.shifted_sparse_attention else (False,)
+    problems = [p for mode in modes for p in _probe_mode(pack, seat, adapter.train(mode), ids)]
+    return list(dict.fromkeys(problems))
+
+
+def _probe_mode(pack: Pack, seat: Seat, adapter: Adapter, ids: Tensor) -> list[str]:
+    """List the problems that one block reveals with the adapter in its present mode."""
     seat.grads.zero_()
     with _recorded_outputs(pack) as outputs, pack.uncompiled():
         nll = pack.token_nll([adapter], ids)[0, 0]  # [T - 1]

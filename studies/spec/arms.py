@@ -29,6 +29,8 @@ _CHECKED_TOGETHER = (
     ("share_landmarks", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
+    ("shifted_sparse_attention", "attention_group"),
+    ("shifted_sparse_attention", "landmarks", "num_landmarks", "landmark_design"),
 )
 _BUCKETING_FIELDS = (
     *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),

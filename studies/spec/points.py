@@ -10,10 +10,11 @@ _BUCKET_FIELDS = (
     *("landmarks", "num_landmarks", "landmark_design", "landmark_bucketing"),
     *("num_buckets", "bucket_spacing"),
 )
-_STRUCTURE = (*_BUCKET_FIELDS, "position_bias")
+_STRUCTURE = (*_BUCKET_FIELDS, "position_bias", "shifted_sparse_attention")
 # For each field that only some adapters use: whether an adapter uses it.
 _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     "position_bias_buckets": lambda c: c.position_bias,
+    "attention_group": lambda c: c.shifted_sparse_attention,
     **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
     **dict.fromkeys(
         ("landmark_dropout", "share_landmarks", "replication_noncausal_pooling"),

@@ -33,7 +33,7 @@ from studies.spec.space import Space
 
 _STRUCTURE = (
     *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
-    *("use_dora", "position_bias", "target_modules"),
+    *("use_dora", "position_bias", "target_modules", "shifted_sparse_attention"),
 )
 _MOST_REPORTS = 100_000
 

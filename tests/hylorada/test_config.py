@@ -43,6 +43,8 @@ def test_json_round_trip_keeps_every_field() -> None:
         share_landmarks=True,
         replication_noncausal_pooling=True,
         use_dora=True,
+        shifted_sparse_attention=True,
+        attention_group=8,
     )
     fields = [f.name for f in dataclasses.fields(config)]
     assert [
@@ -75,7 +77,7 @@ def test_configs_are_frozen_and_hashable() -> None:
     [
         ("temprature", "unknown field 'temprature'; did you mean 'temperature'?"),
         ("num_bucket", "unknown field 'num_bucket'; did you mean 'num_buckets'?"),
-        ("zzz", "unknown field 'zzz'; one of: bound"),
+        ("zzz", "unknown field 'zzz'; one of: attention_group, bound"),
     ],
 )
 def test_unknown_field_is_refused_with_the_nearest_name(name: str, message: str) -> None:
@@ -254,6 +256,28 @@ def test_fields_that_would_do_nothing_are_refused_with_soft_buckets() -> None:
 def test_soft_buckets_need_a_design_with_buckets() -> None:
     with pytest.raises(InputError, match="'soft' needs landmark_design 'position_adaptive', got"):
         HyLoRADAConfig(landmark_bucketing="soft", landmark_design="global")
+
+
+def test_shifted_sparse_attention_is_checked_against_block_group_and_design() -> None:
+    with pytest.raises(InputError, match="does not work with landmark_design 'attention'") as both:
+        HyLoRADAConfig(
+            shifted_sparse_attention=True,
+            landmark_design="attention",
+            max_positions=16,
+            attention_group=9,
+        )
+    assert both.value.problems[1:] == [
+        "groups of 9 tokens (attention_group) don't fit a block of 16 positions; "
+        "shifted_sparse_attention needs 2 groups of 2 tokens at least"
+    ]
+    with pytest.raises(InputError, match="don't fit a block of 7 positions"):
+        HyLoRADAConfig(shifted_sparse_attention=True, landmarks=False, max_positions=7)
+    with pytest.raises(InputError, match="attention_group 4 needs shifted_sparse_attention true"):
+        HyLoRADAConfig(attention_group=4)
+    with pytest.raises(InputError, match="attention_group must be at least 2, got 1"):
+        HyLoRADAConfig(shifted_sparse_attention=True, attention_group=1)
+    HyLoRADAConfig(shifted_sparse_attention=True, landmark_design="attention", landmarks=False)
+    HyLoRADAConfig(shifted_sparse_attention=True, landmarks=False, max_positions=8)
 
 
 def test_properties_follow_the_fields() -> None:

@@ -114,6 +114,8 @@ _sound: dict[str, Any] = {
     "bucket_spacing": ["log", "linear"],
     "share_landmarks": [False, True],
     "replication_noncausal_pooling": [False, True],
+    "shifted_sparse_attention": [False, True],
+    "attention_group": [None, 2, 16, 64, 65],
     "boundary_init": ["log", "fixed", "random"],
     "boundary_warmup": [0.0, 0.5],
     "target_modules": [["q_proj"], ["q_proj", "v_proj"], None],

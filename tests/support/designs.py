@@ -41,6 +41,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "share_landmarks": True,
         "num_landmarks": 2,
     },
+    "shifted sparse attention": {"shifted_sparse_attention": True},
     "attention": {"landmark_design": "attention"},
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }

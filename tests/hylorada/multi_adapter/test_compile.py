@@ -95,6 +95,7 @@ def test_compiled_layers_serve_every_pack_and_change_no_loss(
         ("llama", {"landmark_design": "per_layer", "replication_noncausal_pooling": True}),
         ("llama", {"landmark_design": "attention"}),
         ("gpt2", {"landmark_design": "attention"}),
+        ("llama", {"shifted_sparse_attention": True}),
     ],
 )
 def test_every_design_compiles_once_for_all_layers_and_packs(

@@ -90,6 +90,20 @@ def test_leak_within_chunks_is_found(
     assert "depends on later ones" in lab.problems(lab.seat(landmark_design="global"))[0]
 
 
+def test_groups_that_look_ahead_are_found_though_only_training_uses_them(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_of_a_group(positions: torch.Tensor, group: int, heads: int) -> torch.Tensor:
+        groups = positions // group
+        return (groups[:, :, None] == groups[:, None])[:, None].expand(-1, heads, -1, -1)
+
+    monkeypatch.setattr("hylorada.adapters.shifted_sparse_attention.visible_keys", all_of_a_group)
+    lab = make_lab()
+    (problem,) = lab.problems(lab.seat(shifted_sparse_attention=True, landmarks=False))
+    assert "the prediction from 1 tokens depends on later ones" in problem
+    assert problem.endswith("through 'model.layers.1'")
+
+
 def test_other_design_than_asked_for_is_named(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
     seat = lab.seat(landmark_design="per_layer")

@@ -22,6 +22,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "published": {"landmark_design": "global", "replication_noncausal_pooling": True},
     "layers": {"landmark_design": "per_layer", "share_landmarks": True},
     "heads": {"landmark_design": "attention"},
+    "groups": {"landmarks": False, "shifted_sparse_attention": True},
 }
 STUDY: dict[str, Any] = {
     "definition": "designs",
@@ -60,6 +61,7 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
         "published": 2 * 32 * 2 + 1,
         "layers": 2 * 32 + 2 * (2 * 32 + 1),
         "heads": 2 * (2 * 2 * 2 * 16 + 1),
+        "groups": 0,
     }
     assert {a["arm"]: a["parameters"] - lora for a in results["arms"]} == added
     assert {t["state"] for t in read_trials(folder)} == {"complete"}
