@@ -54,7 +54,8 @@ def attention_slots(
     """
     if groups is None and not mixes:
         return []
-    return [AttentionSlot(groups, mix) for mix in mixes or [None] * layers]
+    by_layer: Sequence[HeadMix | None] = mixes or [None] * layers
+    return [AttentionSlot(groups, mix) for mix in by_layer]
 
 
 def check_attention(base: PreTrainedModel, setting: str) -> None:

@@ -346,8 +346,10 @@ class Pack:
             for adapter in adapters:
                 adapter.check_attention(self.base)
         if self._mark is not None:
-            for part in (*prepared.slots.values(), *prepared.attention):
-                self._mark(part)
+            for slot in prepared.slots.values():
+                self._mark(slot)
+            for changes in prepared.attention:
+                self._mark(changes)
         return prepared
 
     @contextmanager
@@ -358,8 +360,8 @@ class Pack:
             path: fill_slot(module, prepared.slots.get(path))
             for path, module in self._linear.items()
         }
-        changes = prepared.attention or [None] * len(self._attentions)
-        changed = [fill_attention(m, c) for m, c in zip(self._attentions, changes, strict=True)]
+        own: Sequence[AttentionSlot | None] = prepared.attention or [None] * len(self._attentions)
+        changed = [fill_attention(m, s) for m, s in zip(self._attentions, own, strict=True)]
         try:
             with attention_with_slots(self.base) if prepared.attention else nullcontext():
                 yield
