@@ -22,7 +22,7 @@ _REAL_FIELDS = {
 _CHECKED_TOGETHER = (
     ("landmarks", "num_landmarks", "landmark_design", "num_buckets"),
     ("landmark_bucketing", "landmark_design"),
-    ("share_landmarks", "landmark_design"),
+    ("share_landmarks", "share_gates", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
 )

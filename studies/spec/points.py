@@ -16,7 +16,8 @@ _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     "position_bias_buckets": lambda c: c.position_bias,
     **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
     **dict.fromkeys(
-        ("share_landmarks", "replication_noncausal_pooling"), lambda c: c.has_landmarks
+        ("share_landmarks", "share_gates", "replication_noncausal_pooling"),
+        lambda c: c.has_landmarks,
     ),
     **dict.fromkeys(
         ("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets

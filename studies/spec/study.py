@@ -32,7 +32,7 @@ from studies.spec.fields import (
 from studies.spec.space import Space
 
 _STRUCTURE = (
-    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
+    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks", "share_gates"),
     *("use_dora", "position_bias", "target_modules"),
 )
 _MOST_REPORTS = 100_000

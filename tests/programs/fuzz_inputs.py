@@ -113,10 +113,11 @@ _sound: dict[str, Any] = {
     "num_buckets": [2, 16, 128, 129],
     "bucket_spacing": ["log", "linear"],
     "share_landmarks": [False, True],
+    "share_gates": [False, True],
     "replication_noncausal_pooling": [False, True],
     "boundary_init": ["log", "fixed", "random"],
     "boundary_warmup": [0.0, 0.5],
-    "target_modules": [["q_proj"], ["q_proj", "v_proj"], None],
+    "target_modules": [["q_proj"], ["q_proj", "v_proj"], ["all-linear"], None],
     "learning_rate": [1e-4, 1e-3],
     "temperature": [0.01, 0.1],
 }

@@ -34,6 +34,12 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "share_landmarks": True,
         "num_landmarks": 2,
     },
+    "per layer, one gate": {
+        "landmark_design": "per_layer",
+        "share_landmarks": True,
+        "share_gates": True,
+    },
     "attention": {"landmark_design": "attention"},
+    "per layer, all linear": {"landmark_design": "per_layer", "target_modules": ("all-linear",)},
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }

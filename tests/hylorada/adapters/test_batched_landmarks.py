@@ -24,6 +24,7 @@ SEATS: list[dict[str, Any]] = [
     {"landmark_design": "per_layer"},
     {"landmark_design": "per_layer", "replication_noncausal_pooling": True, "num_landmarks": 2},
     {"landmark_design": "per_layer", "share_landmarks": True, "num_landmarks": 4},
+    {"landmark_design": "per_layer", "share_landmarks": True, "share_gates": True},
     {"landmark_design": "attention"},
     {"landmark_design": "attention", "num_landmarks": 5},
     {"landmarks": False},
@@ -75,7 +76,9 @@ def _hang_attention(
     handles.append(attention.get_submodule("c_proj").register_forward_pre_hook(add))
 
 
-@pytest.mark.parametrize("order", [range(10), [7, 2, 9, 4, 0, 8, 5, 3, 6, 1], [9, 4], [2, 0], [3]])
+@pytest.mark.parametrize(
+    "order", [range(11), [7, 2, 10, 9, 4, 0, 8, 5, 3, 6, 1], [10, 4], [2, 0], [7], [3]]
+)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_seats_of_all_designs_compute_what_each_module_does(
     make_base: MakeBase,
