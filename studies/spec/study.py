@@ -182,6 +182,12 @@ class Study:
         "declares none beyond the first",
         free=True,
     )
+    criteria: bool = declare(
+        False,
+        "whether the report holds every comparison against the published criteria of a component "
+        "and recommends arms by use",
+        free=True,
+    )
     spread_test: bool = declare(
         True, "whether test blocks are taken evenly over the split instead of from its start"
     )
