@@ -2,7 +2,11 @@ from .adapters.adapter import Adapter
 from .adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
 from .adapters.landmarks.global_mean import LandmarkLoRA
 from .adapters.landmarks.per_layer import PerLayerLandmark
-from .adapters.landmarks.position_adaptive import LearnableBucketLandmark, PositionAdaptiveLandmark
+from .adapters.landmarks.position_adaptive import (
+    LearnableBucketLandmark,
+    PositionAdaptiveLandmark,
+    SoftBucketLandmark,
+)
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
@@ -44,6 +48,7 @@ __all__ = [
     "PositionAdaptiveLandmark",
     "PositionBias",
     "Seat",
+    "SoftBucketLandmark",
     "Text",
     "TrainingConfig",
     "UnreadableCheckpoint",

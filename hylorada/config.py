@@ -13,7 +13,7 @@ from hylorada.study_verdict import decided_bucketing
 
 BoundaryInit = Literal["uniform", "log", "random", "fixed"]
 BucketSpacing = Literal["log", "linear"]
-LandmarkBucketing = Literal["fixed", "learnable", "auto"]
+LandmarkBucketing = Literal["fixed", "learnable", "soft", "auto"]
 LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
 SchedulerType = Literal["cosine", "linear", "constant"]
 
@@ -24,7 +24,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "position_bias_buckets": (2, math.inf),
     "max_positions": (2, math.inf),
     "num_landmarks": (0, math.inf),
-    "num_buckets": (2, math.inf),
+    "num_buckets": (1, math.inf),
     "boundary_lr_scale": (0.0, math.inf),
     "boundary_warmup": (0.0, 1.0),
     "boundary_diversity": (0.0, math.inf),
@@ -39,6 +39,11 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
 }
 # Beyond these numbers fp32 overflows or underflows, and the adapter's values would become NaN.
 _LARGEST_WHOLE, _LARGEST_REAL, _SMALLEST = 10**9, 1e30, 1e-30
+# Fields that do nothing unless boundaries are trained.
+_OF_TRAINED_BOUNDARIES = (
+    *("boundary_lr_scale", "boundary_warmup"),
+    *("boundary_diversity", "boundary_repulsion"),
+)
 _ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
 
 
@@ -118,19 +123,22 @@ class HyLoRADAConfig(_Config):
         replication_noncausal_pooling: with ``global`` or ``per_layer``, pool over the whole block,
             future tokens included, as the published code did. Such a model sees the tokens that it
             has to predict; use it only to reproduce published figures.
-        landmark_bucketing: whether bucket boundaries are ``fixed`` or ``learnable``. ``auto``
-            stands for the verdict of the study in ``bucketing_study``, ``learnable`` if that is
-            confirmed to be better and else ``fixed``; it is read when an adapter is built
-            (:meth:`resolved`).
+        landmark_bucketing: ``fixed`` buckets have hard edges; ``learnable`` ones are soft and their
+            boundaries are trained; ``soft`` ones start as ``learnable`` ones do, but their
+            boundaries are never trained, which separates the effect of softness from that of
+            learning. ``auto`` stands for the verdict of the study in ``bucketing_study``,
+            ``learnable`` if that is confirmed to be better and else ``fixed``; it is read when an
+            adapter is built (:meth:`resolved`).
         bucketing_study: folder of that study (``mlruns/studies/NAME``).
-        num_buckets: B.
+        num_buckets: B. One ``fixed`` bucket makes gates that don't depend on the position.
         bucket_spacing: spacing of fixed buckets.
         max_positions: the trained block length T in tokens; a study sets it from the text.
-        temperature: softness of learnable buckets, in units of the relative position
+        temperature: softness of learnable and soft buckets, in units of the relative position
             u = p / max_positions.
         boundary_lr_scale: learning rate of the boundaries divided by that of everything else.
-        boundary_init: where learnable boundaries start; ``fixed`` starts at the log edges and holds
-            them still for the first ``boundary_warmup`` share of the steps (the curriculum).
+        boundary_init: where boundaries start, or stay if they are ``soft``; ``fixed`` starts at the
+            log edges and holds learnable ones still for the first ``boundary_warmup`` share of the
+            steps (the curriculum).
         boundary_warmup: that share; only with ``boundary_init="fixed"``.
         boundary_diversity: weight w of the regularizer -w * std(boundaries).
         boundary_repulsion: weight w of the regularizer -w * (smallest gap between neighbours, 0 and
@@ -202,15 +210,29 @@ class HyLoRADAConfig(_Config):
                 f"num_buckets {self.num_buckets} exceeds the block of {self.max_positions} "
                 "positions; use at most one bucket a position"
             )
+        if self.num_buckets < 2 and self.landmark_bucketing != "fixed":
+            problems.append(
+                f"num_buckets must be at least 2 with landmark_bucketing "
+                f"{self.landmark_bucketing!r}, got {self.num_buckets}; "
+                "a single bucket has no boundary and needs landmark_bucketing 'fixed'"
+            )
+        # a dataclass keeps each default as an attribute of its class
+        changed = [n for n in _OF_TRAINED_BOUNDARIES if getattr(self, n) != getattr(type(self), n)]
+        if self.landmark_bucketing == "soft" and changed:
+            idle = " and ".join(f"{name} {getattr(self, name)}" for name in changed)
+            problems.append(
+                f"landmark_bucketing 'soft' never trains boundaries, so {idle} would do nothing; "
+                "leave unset, or use landmark_bucketing 'learnable'"
+            )
         return problems
 
     def _design_problems(self) -> list[str]:
         problems = []
         design = self.landmark_design
-        if self.landmark_bucketing == "learnable" and design != "position_adaptive":
+        if self.landmark_bucketing in ("learnable", "soft") and design != "position_adaptive":
             problems.append(
-                "landmark_bucketing 'learnable' needs landmark_design 'position_adaptive', "
-                f"got {design!r}"
+                f"landmark_bucketing {self.landmark_bucketing!r} needs landmark_design "
+                f"'position_adaptive', got {design!r}"
             )
         if self.share_landmarks and design != "per_layer":
             problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
@@ -262,6 +284,15 @@ class HyLoRADAConfig(_Config):
                 "landmark_bucketing 'auto' is not decided yet; call resolved() on the configuration"
             )
         return self.has_buckets and self.landmark_bucketing == "learnable"
+
+    @property
+    def has_soft_buckets(self) -> bool:
+        """Whether the buckets are soft, with boundaries that are trained or not.
+
+        Raises:
+            InputError: ``landmark_bucketing`` is ``auto``, and the study decides.
+        """
+        return self.learns_boundaries or (self.has_buckets and self.landmark_bucketing == "soft")
 
     @property
     def scaling(self) -> float:

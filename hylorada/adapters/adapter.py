@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from hylorada.adapters.attention import check_attention
 from hylorada.adapters.buckets import boundary_penalty
 from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
-from hylorada.adapters.landmarks.position_adaptive import LearnableBucketLandmark
+from hylorada.adapters.landmarks.base import landmark_seed
+from hylorada.adapters.landmarks.position_adaptive import LearnableBucketLandmark, PositionLandmark
 from hylorada.adapters.landmarks.registry import build_landmark
 from hylorada.adapters.lora import LoRA, PositionBias, initial_magnitude
 from hylorada.base_models.architectures import select_targets
@@ -113,9 +114,7 @@ class Adapter(nn.Module):
             and config.max_positions is not None  # always true here, see above
             else None
         )
-        self.landmark = build_landmark(
-            config, base.config, seed=derive_seed(seed, "landmark"), dtype=dtype
-        )
+        self.landmark = build_landmark(config, base.config, seed=landmark_seed(seed), dtype=dtype)
         if isinstance(self.landmark, AttentionIntegratedLandmark):
             check_attention(base)
         self._vector: Tensor | None = None
@@ -246,8 +245,8 @@ class Adapter(nn.Module):
     def learned_boundaries(self) -> Tensor | None:
         """Return the sorted boundaries [B-1] in token positions; None without learned buckets."""
         return (
-            self.landmark.boundary_positions()
-            if isinstance(self.landmark, LearnableBucketLandmark)
+            self.landmark.get_learned_boundaries()
+            if isinstance(self.landmark, PositionLandmark)
             else None
         )
 

@@ -19,10 +19,13 @@ def fixed_edges(num_buckets: int, max_positions: int, spacing: BucketSpacing) ->
 
     ``linear`` spacing gives equal widths. ``log`` gives the first B/2 buckets one position each and
     spaces the rest logarithmically up to ``max_positions``, as T5's relative buckets do (Raffel et
-    al. 2020, appendix: floor(log(p / half) / log(max / half) * (B - half)), solved for p).
+    al. 2020, appendix: floor(log(p / half) / log(max / half) * (B - half)), solved for p). A single
+    bucket has no edges.
     """
     if spacing == "linear":
         return [math.ceil(i * max_positions / num_buckets) for i in range(1, num_buckets)]
+    if num_buckets == 1:
+        return []
     half = num_buckets // 2
     ratio = max(1.0, max_positions / half)
     # 1e-9 keeps rounding from pushing a power that is an exact integer up to the next one.

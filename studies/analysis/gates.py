@@ -43,10 +43,10 @@ def read_gates(folder: Path, record: Record) -> Gates | None:
 
     with suppress(InputError, OSError):
         config = HyLoRADAConfig.from_dict(record.adapter)
-        if not config.has_buckets:
+        if not config.has_buckets or config.num_buckets == 1:
             return None
         parameters = read_parameters(folder / "trials" / record.name / CHECKPOINT)
-        weights, buckets = position_gates(config, parameters)
+        weights, buckets = position_gates(config, parameters, seed=record.seed)
         starts = [
             next(group)[0]
             for _, group in groupby(enumerate(buckets.tolist()), key=lambda place: place[1])

@@ -14,11 +14,12 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: configuration fields ad
     "position bias": {"position_bias": True},
     "DoRA": {"use_dora": True},
     "position_adaptive fixed": {"landmarks": True},
+    "position_adaptive soft": {"landmarks": True, "landmark_bucketing": "soft"},
     "position_adaptive learnable": {"landmarks": True, "landmark_bucketing": "learnable"},
     **{
         design: {"landmarks": True, "landmark_design": design}
         for design in get_args(LandmarkDesign)
-        if design != "position_adaptive"  # its two kinds of buckets stand above
+        if design != "position_adaptive"  # its kinds of buckets stand above
     },
     "per_layer shared": {
         "landmarks": True,

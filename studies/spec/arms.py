@@ -21,7 +21,11 @@ _REAL_FIELDS = {
 }
 _CHECKED_TOGETHER = (
     ("landmarks", "num_landmarks", "landmark_design", "num_buckets"),
-    ("landmark_bucketing", "landmark_design"),
+    ("landmark_bucketing", "landmark_design", "num_buckets"),
+    ("landmark_bucketing", "boundary_lr_scale"),
+    ("landmark_bucketing", "boundary_warmup"),
+    ("landmark_bucketing", "boundary_diversity"),
+    ("landmark_bucketing", "boundary_repulsion"),
     ("share_landmarks", "share_gates", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),

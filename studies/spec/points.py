@@ -22,12 +22,10 @@ _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     **dict.fromkeys(
         ("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets
     ),
-    "bucket_spacing": lambda c: c.has_buckets and not c.learns_boundaries,
+    "bucket_spacing": lambda c: c.has_buckets and not c.has_soft_buckets and c.num_buckets > 1,
+    **dict.fromkeys(("temperature", "boundary_init"), lambda c: c.has_soft_buckets),
     **dict.fromkeys(
-        ("temperature", "boundary_lr_scale", "boundary_init"), lambda c: c.learns_boundaries
-    ),
-    **dict.fromkeys(
-        ("boundary_warmup", "boundary_diversity", "boundary_repulsion"),
+        ("boundary_lr_scale", "boundary_warmup", "boundary_diversity", "boundary_repulsion"),
         lambda c: c.learns_boundaries,
     ),
 }
@@ -144,7 +142,7 @@ def _empty_log_buckets(config: HyLoRADAConfig) -> int:
     """Return how many fixed buckets of logarithmic width hold no position of a block."""
     from hylorada.adapters.buckets import fixed_edges  # imports torch
 
-    if not config.has_buckets or config.learns_boundaries or config.bucket_spacing != "log":
+    if not config.has_buckets or config.has_soft_buckets or config.bucket_spacing != "log":
         return 0
     assert config.max_positions is not None
     starts = {0, *fixed_edges(config.num_buckets, config.max_positions, "log")}

@@ -127,7 +127,7 @@ def test_all_problems_come_at_once() -> None:
         (
             "landmark_bucketing",
             None,
-            "landmark_bucketing None is unknown; one of: auto, fixed, learnable",
+            "landmark_bucketing None is unknown; one of: auto, fixed, learnable, soft",
         ),
         ("landmark_bucketing", ["fixed"], r"landmark_bucketing \['fixed'\] is unknown"),
         ("landmark_design", "globl", "landmark_design 'globl' is unknown; did you mean 'global'"),
@@ -146,7 +146,7 @@ def test_wrong_type_is_refused(field: str, value: Any, message: str) -> None:
         ("temperature", 0, "temperature must be above 0, got 0"),
         ("temperature", math.inf, "temperature must be finite, got inf"),
         ("lora_dropout", -0.1, "lora_dropout must be at least 0 and at most 0.99, got -0.1"),
-        ("num_buckets", 1, "num_buckets must be at least 2, got 1"),
+        ("num_buckets", 0, "num_buckets must be at least 1, got 0"),
         ("position_bias_buckets", 1, "position_bias_buckets must be at least 2, got 1"),
         ("num_landmarks", -1, "num_landmarks must be at least 0, got -1"),
         ("boundary_lr_scale", -1.0, "boundary_lr_scale must be at least 0, got -1.0"),
@@ -236,7 +236,45 @@ def test_all_linear_stands_alone() -> None:
         HyLoRADAConfig(target_modules=("q_proj", "all-linear"))
 
 
+@pytest.mark.parametrize("bucketing", ["learnable", "soft", "auto"])
+def test_single_bucket_must_be_fixed(bucketing: Any) -> None:
+    with pytest.raises(
+        InputError,
+        match=f"num_buckets must be at least 2 with landmark_bucketing '{bucketing}', got 1; a sin",
+    ):
+        HyLoRADAConfig(landmark_bucketing=bucketing, num_buckets=1, bucketing_study="x")
+    assert HyLoRADAConfig(num_buckets=1).has_buckets
+    HyLoRADAConfig(landmark_bucketing=bucketing, num_buckets=1, landmarks=False)
+
+
+def test_fields_that_would_do_nothing_are_refused_with_soft_buckets() -> None:
+    trained: dict[str, Any] = {"boundary_lr_scale": 5, "boundary_warmup": 0.2}
+    weights: dict[str, Any] = {"boundary_diversity": 0.1, "boundary_repulsion": 0.3}
+    with pytest.raises(InputError) as caught:
+        HyLoRADAConfig(
+            landmark_bucketing="soft", boundary_init="fixed", temperature=0.1, **trained, **weights
+        )
+    assert caught.value.problems == [
+        "landmark_bucketing 'soft' never trains boundaries, so boundary_lr_scale 5 and "
+        "boundary_warmup 0.2 and boundary_diversity 0.1 and boundary_repulsion 0.3 would do "
+        "nothing; leave unset, or use landmark_bucketing 'learnable'"
+    ]
+    default: dict[str, Any] = {"boundary_lr_scale": 1, "boundary_repulsion": 0}
+    HyLoRADAConfig(landmark_bucketing="soft", boundary_init="fixed", **default)
+    HyLoRADAConfig(landmark_bucketing="soft", landmarks=False, **trained, boundary_init="fixed")
+
+
+def test_soft_buckets_need_a_design_with_buckets() -> None:
+    with pytest.raises(InputError, match="'soft' needs landmark_design 'position_adaptive', got"):
+        HyLoRADAConfig(landmark_bucketing="soft", landmark_design="global")
+
+
 def test_properties_follow_the_fields() -> None:
+    assert HyLoRADAConfig(landmark_bucketing="soft").has_soft_buckets
+    assert not HyLoRADAConfig(landmark_bucketing="soft").learns_boundaries
+    assert not HyLoRADAConfig(landmark_bucketing="soft", landmarks=False).has_soft_buckets
+    assert HyLoRADAConfig(landmark_bucketing="learnable").has_soft_buckets
+    assert not HyLoRADAConfig().has_soft_buckets
     assert HyLoRADAConfig().has_landmarks
     assert not HyLoRADAConfig(num_landmarks=0).has_landmarks
     assert not HyLoRADAConfig(landmarks=False).has_landmarks

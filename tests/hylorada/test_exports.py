@@ -27,6 +27,7 @@ PUBLIC = [
     "PositionBias",
     "SPLITS",
     "Seat",
+    "SoftBucketLandmark",
     "Text",
     "TrainingConfig",
     "UnreadableCheckpoint",

@@ -27,6 +27,13 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "boundary_warmup": 0.3,
         "temperature": 0.2,
     },
+    "soft, random": {
+        "landmark_bucketing": "soft",
+        "boundary_init": "random",
+        "num_buckets": 6,
+        "temperature": 0.1,
+    },
+    "one bucket": {"num_buckets": 1},
     "global": {"landmark_design": "global"},
     "per layer": {"landmark_design": "per_layer"},
     "per layer, shared": {

@@ -19,9 +19,14 @@ from torch.nn import functional as F
 
 from hylorada.config import LandmarkDesign
 from hylorada.runtime.devices import to_device
-from hylorada.runtime.random_streams import stream
+from hylorada.runtime.random_streams import derive_seed, stream
 
 _GATE_STD = 0.02
+
+
+def landmark_seed(seed: int) -> int:
+    """Return the seed of the landmark module in an adapter with this seed."""
+    return derive_seed(seed, "landmark")
 
 
 def initial_gates(*shape: int, seed: int, name: str, dtype: torch.dtype) -> nn.Parameter:

@@ -1,11 +1,13 @@
-"""The ``position_adaptive`` design: gates that depend on the position's bucket, fixed or learned.
+"""The ``position_adaptive`` design: gates that depend on the position's bucket.
+
+Buckets are hard and fixed, or soft with boundaries that are trained or not.
 
 In a pack, a seat with fewer buckets than others is padded: no position lies in a padded bucket.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ from hylorada.adapters.buckets import (
     soft_bucket_weights,
 )
 from hylorada.adapters.landmarks.at_norm import NormLandmark
-from hylorada.adapters.landmarks.base import initial_gates
+from hylorada.adapters.landmarks.base import initial_gates, landmark_seed
 from hylorada.config import BoundaryInit, BucketSpacing, HyLoRADAConfig
 from hylorada.runtime.devices import column
 from hylorada.runtime.random_streams import stream
@@ -74,13 +76,16 @@ class PositionLandmark(NormLandmark):
         }
         if config.landmark_bucketing == "fixed":
             return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
-        return LearnableBucketLandmark(
-            temperature=config.temperature, boundary_init=config.boundary_init, **shared
-        )
+        soft = LearnableBucketLandmark if config.learns_boundaries else SoftBucketLandmark
+        return soft(temperature=config.temperature, boundary_init=config.boundary_init, **shared)
 
     @abstractmethod
     def bucket_weights(self, positions: Tensor) -> Tensor:
         """Return the weights [..., B] of each position's buckets; they sum to 1."""
+
+    def get_learned_boundaries(self) -> Tensor | None:
+        """Return the sorted boundaries [B-1] in token positions; None unless they are trained."""
+        return None
 
     def applied(self) -> dict[str, Any]:
         return {
@@ -144,8 +149,8 @@ class PositionAdaptiveLandmark(PositionLandmark):
             seed=seed,
             dtype=dtype,
         )
-        edges = torch.tensor(fixed_edges(num_buckets, max_positions, bucket_spacing))
-        self.register_buffer("edges", edges, persistent=False)
+        edges = fixed_edges(num_buckets, max_positions, bucket_spacing)
+        self.register_buffer("edges", torch.tensor(edges, dtype=torch.long), persistent=False)
         self.edges_key = (num_buckets, max_positions, bucket_spacing)
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
@@ -154,12 +159,28 @@ class PositionAdaptiveLandmark(PositionLandmark):
         )
 
 
-class LearnableBucketLandmark(PositionLandmark):
-    """Landmarks gated by soft buckets whose B-1 boundaries are trained.
+class SoftLandmark(PositionLandmark):
+    """Landmarks gated by soft buckets between B-1 boundaries, trained or not.
 
     :func:`soft_bucket_weights` has the formula.
+
+    Args:
+        hidden_size: size d of the hidden states.
+        num_landmarks: number of landmarks L.
+        num_buckets: number of buckets B, at least 2.
+        max_positions: trained block length T.
+        temperature: softness in units of u.
+        boundary_init: where the boundaries start.
+        seed: seed of the initial gates, and of random boundaries.
+        dtype: dtype of all parameters.
+
+    Attributes:
+        boundaries: [B-1] in units of u, in any order.
+        start: [B-1], the initial boundaries.
     """
 
+    trains_boundaries: ClassVar[bool]
+    boundaries: Tensor
     start: Tensor
 
     def __init__(
@@ -186,14 +207,18 @@ class LearnableBucketLandmark(PositionLandmark):
         start = initial_boundaries(
             boundary_init, num_buckets, max_positions, stream(seed, "boundaries"), dtype
         )
-        self.boundaries = nn.Parameter(start)
-        self.register_buffer("start", start.clone(), persistent=False)
+        self.register_buffer("start", start, persistent=False)
+        if self.trains_boundaries:
+            self.boundaries = nn.Parameter(start.clone())
+        else:
+            self.register_buffer("boundaries", start.clone(), persistent=False)
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
         return soft_bucket_weights(positions, self.boundaries, self.temperature, self.max_positions)
 
     def applied(self) -> dict[str, Any]:
-        shown = {"temperature": self.temperature, "landmark_bucketing": "learnable"}
+        shown: dict[str, Any] = {"temperature": self.temperature}
+        shown["landmark_bucketing"] = "learnable" if self.trains_boundaries else "soft"
         return {**super().applied(), **shown}
 
     @torch.no_grad()
@@ -202,9 +227,29 @@ class LearnableBucketLandmark(PositionLandmark):
         return self.boundaries.sort().values * self.max_positions
 
 
+class LearnableBucketLandmark(SoftLandmark):
+    """Landmarks gated by soft buckets whose boundaries are trained."""
+
+    trains_boundaries = True
+    boundaries: nn.Parameter
+
+    def get_learned_boundaries(self) -> Tensor:
+        return self.boundary_positions()
+
+
+class SoftBucketLandmark(SoftLandmark):
+    """Landmarks gated by soft buckets whose boundaries stay where they start.
+
+    With equal parameters it computes what :class:`LearnableBucketLandmark` does. The boundaries
+    follow from the arguments, so they are part of neither ``parameters()`` nor ``state_dict()``.
+    """
+
+    trains_boundaries = False
+
+
 @torch.no_grad()
 def position_gates(
-    config: HyLoRADAConfig, parameters: Mapping[str, Tensor]
+    config: HyLoRADAConfig, parameters: Mapping[str, Tensor], *, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Return the position part of the gates of a ``position_adaptive`` adapter.
 
@@ -214,6 +259,7 @@ def position_gates(
     Args:
         config: configuration of the adapter, with ``max_positions`` T.
         parameters: parameters of the adapter by name.
+        seed: seed of the adapter, for random boundaries that are not trained.
 
     Returns:
         The weights [T, L] of the landmarks at each position, and the bucket [T] with the largest
@@ -223,7 +269,9 @@ def position_gates(
         n.removeprefix("landmark."): t for n, t in parameters.items() if n.startswith("landmark.")
     }
     base = PretrainedConfig.from_dict({"hidden_size": own["content_gate"].shape[1]})
-    landmark = PositionLandmark.build(config, base, seed=0, dtype=own["content_gate"].dtype)
+    landmark = PositionLandmark.build(
+        config, base, seed=landmark_seed(seed), dtype=own["content_gate"].dtype
+    )
     landmark.load_state_dict(own)
     buckets = landmark.bucket_weights(torch.arange(landmark.max_positions))
     return torch.softmax(buckets @ landmark.position_gates, dim=-1), buckets.argmax(dim=-1)
@@ -238,7 +286,7 @@ def _bucket_weights(
     modules: Sequence[NormLandmark | None], buckets: int, positions: Positions, like: Tensor
 ) -> Tensor:
     """Return the weights [K, 1 or b, T, B] of every seat; zeros for a seat without buckets."""
-    soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, LearnableBucketLandmark)]
+    soft = [(k, m) for k, m in enumerate(modules) if isinstance(m, SoftLandmark)]
     weights: dict[int, Tensor] = {}
     if soft:
         boundaries = torch.stack(

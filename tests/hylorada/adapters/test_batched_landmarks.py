@@ -24,10 +24,12 @@ SEATS: list[dict[str, Any]] = [
     {"landmark_design": "per_layer"},
     {"landmark_design": "per_layer", "replication_noncausal_pooling": True, "num_landmarks": 2},
     {"landmark_design": "per_layer", "share_landmarks": True, "num_landmarks": 4},
-    {"landmark_design": "per_layer", "share_landmarks": True, "share_gates": True},
     {"landmark_design": "attention"},
     {"landmark_design": "attention", "num_landmarks": 5},
     {"landmarks": False},
+    {"landmark_bucketing": "soft", "boundary_init": "random", "num_buckets": 6},
+    {"num_buckets": 1, "num_landmarks": 2},
+    {"landmark_design": "per_layer", "share_landmarks": True, "share_gates": True},
 ]
 
 
@@ -77,7 +79,8 @@ def _hang_attention(
 
 
 @pytest.mark.parametrize(
-    "order", [range(11), [7, 2, 10, 9, 4, 0, 8, 5, 3, 6, 1], [10, 4], [2, 0], [7], [3]]
+    "order",
+    [range(13), [7, 2, 9, 12, 4, 0, 11, 8, 5, 3, 10, 6, 1], [12, 4], [2, 0], [10, 9, 1], [11], [3]],
 )
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_seats_of_all_designs_compute_what_each_module_does(

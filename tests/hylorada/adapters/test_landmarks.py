@@ -19,10 +19,15 @@ from hylorada import (
     LearnableBucketLandmark,
     PerLayerLandmark,
     PositionAdaptiveLandmark,
+    SoftBucketLandmark,
     count_landmark_params,
 )
 from hylorada.adapters.buckets import fixed_edges
-from hylorada.adapters.landmarks.position_adaptive import PositionLandmark, position_gates
+from hylorada.adapters.landmarks.position_adaptive import (
+    PositionLandmark,
+    SoftLandmark,
+    position_gates,
+)
 from hylorada.adapters.landmarks.registry import build_landmark
 
 LENGTH = 16
@@ -34,15 +39,21 @@ def _fixed(dtype: torch.dtype = torch.float64) -> PositionAdaptiveLandmark:
     )
 
 
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 6,
+    "num_landmarks": 3,
+    "num_buckets": 4,
+    "max_positions": LENGTH,
+    "temperature": 0.05,
+}
+
+
 def _learnable(dtype: torch.dtype = torch.float64) -> LearnableBucketLandmark:
-    return LearnableBucketLandmark(
-        hidden_size=6,
-        num_landmarks=3,
-        num_buckets=4,
-        max_positions=LENGTH,
-        temperature=0.05,
-        dtype=dtype,
-    )
+    return LearnableBucketLandmark(**_SHAPE, dtype=dtype)
+
+
+def _soft(dtype: torch.dtype = torch.float64) -> SoftBucketLandmark:
+    return SoftBucketLandmark(**_SHAPE, boundary_init="uniform", dtype=dtype)
 
 
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -59,7 +70,7 @@ def _trained(landmark: PositionLandmark) -> PositionLandmark:
 
 
 def _bucket_shares(landmark: PositionLandmark, position: int) -> list[float]:
-    if isinstance(landmark, LearnableBucketLandmark):
+    if isinstance(landmark, SoftLandmark):
         u = position / LENGTH
         s = [
             1 / (1 + math.exp(-(u - b) / landmark.temperature))
@@ -141,6 +152,8 @@ def test_parameter_counts_of_the_other_designs(landmark: nn.Module, expected: in
         ({"num_landmarks": 4}, 6_273),
         ({}, 12_545),
         ({"landmark_bucketing": "learnable"}, 12_576),
+        ({"landmark_bucketing": "soft"}, 12_545),
+        ({"num_buckets": 1}, 12_545 - 31 * 8),
         ({"landmark_design": "attention", "num_landmarks": 4}, 73_740),
     ],
 )
@@ -231,7 +244,7 @@ def test_landmarks_of_attention_heads_equal_a_loop() -> None:
             np.testing.assert_allclose(found[row, head, t], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [_fixed, _learnable])
+@pytest.mark.parametrize("make", [_fixed, _learnable, _soft])
 def test_forward_equals_a_loop_over_positions(make: Callable[..., PositionLandmark]) -> None:
     landmark, hidden = _trained(make()), _random(2, 5, 6)
     positions = [0, 1, 3, 9, 15]
@@ -241,13 +254,13 @@ def test_forward_equals_a_loop_over_positions(make: Callable[..., PositionLandma
     )
 
 
-@pytest.mark.parametrize("make", [_fixed, _learnable])
+@pytest.mark.parametrize("make", [_fixed, _learnable, _soft])
 def test_untrained_landmarks_change_nothing(make: Callable[..., PositionLandmark]) -> None:
     hidden = _random(2, LENGTH, 6)
     assert torch.equal(make()(hidden, torch.arange(LENGTH)[None]), hidden)
 
 
-@pytest.mark.parametrize("make", [_fixed, _learnable])
+@pytest.mark.parametrize("make", [_fixed, _learnable, _soft])
 def test_each_position_is_computed_from_itself_alone(make: Callable[..., PositionLandmark]) -> None:
     landmark, hidden = _trained(make()), _random(1, LENGTH, 6)
     positions = torch.arange(LENGTH)[None]
@@ -259,7 +272,7 @@ def test_each_position_is_computed_from_itself_alone(make: Callable[..., Positio
         assert moved.nonzero().flatten().tolist() == [t]
 
 
-@pytest.mark.parametrize("make", [_fixed, _learnable])
+@pytest.mark.parametrize("make", [_fixed, _learnable, _soft])
 def test_output_keeps_the_dtype_of_the_hidden_states(make: Callable[..., PositionLandmark]) -> None:
     landmark = make(dtype=torch.float32)
     hidden = _random(1, LENGTH, 6).to(torch.bfloat16)
@@ -283,17 +296,17 @@ def test_gates_depend_on_the_seed_alone() -> None:
     assert not torch.equal(gates(1), gates(2))
 
 
-@pytest.mark.parametrize("make", [_fixed, _learnable])
+@pytest.mark.parametrize("make", [_fixed, _learnable, _soft])
 def test_position_gates_are_those_of_a_content_without_a_say(
     make: Callable[[], PositionLandmark],
 ) -> None:
     landmark = _trained(make())
-    bucketing: Any = "learnable" if isinstance(landmark, LearnableBucketLandmark) else "fixed"
     config = HyLoRADAConfig(
         num_landmarks=3,
         num_buckets=4,
         max_positions=LENGTH,
-        landmark_bucketing=bucketing,
+        landmark_bucketing=landmark.applied()["landmark_bucketing"],
+        boundary_init="uniform",
         temperature=0.05,
     )
     weights, buckets = position_gates(

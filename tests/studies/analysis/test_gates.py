@@ -8,7 +8,7 @@ import pytest
 from made_records import gated_run
 from transformers import PreTrainedModel
 
-from hylorada import HyLoRADAConfig
+from hylorada import Adapter, HyLoRADAConfig, SoftBucketLandmark
 from studies.analysis.gates import read_gates
 from studies.trials.messages import CHECKPOINT
 from studies.trials.records import Record
@@ -45,6 +45,21 @@ def test_gates_of_a_trained_adapter(
     np.testing.assert_allclose(found.weights, expected, rtol=1e-5)
 
 
+def test_gates_of_soft_random_boundaries_are_those_of_the_run(
+    tmp_path: Path, make_base: Callable[[], PreTrainedModel]
+) -> None:
+    soft = {"landmark_bucketing": "soft", "boundary_init": "random", "temperature": 1e-4}
+    run = trained(tmp_path, make_base(), **soft)
+    run.seed = 0  # that of the adapter
+    config = HyLoRADAConfig.from_dict(run.adapter)
+    landmark = Adapter(make_base(), config, seed=0).landmark
+    assert isinstance(landmark, SoftBucketLandmark)
+    found = read_gates(tmp_path, run)
+    assert found is not None
+    edges = np.ceil(landmark.boundary_positions().numpy())
+    assert found.starts == (0, *(int(e) for e in edges if 0 < e < T))
+
+
 @pytest.mark.parametrize("content", [None, b"", b"damaged" * 40])
 def test_adapter_that_is_gone_or_damaged_has_no_gates(
     tmp_path: Path, make_base: Callable[[], PreTrainedModel], content: bytes | None
@@ -56,7 +71,13 @@ def test_adapter_that_is_gone_or_damaged_has_no_gates(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"landmark_design": "global"}, {"landmarks": False}, {"of_no_version": 1}]
+    "changes",
+    [
+        {"landmark_design": "global"},
+        {"landmarks": False},
+        {"num_buckets": 1},
+        {"of_no_version": 1},
+    ],
 )
 def test_adapter_whose_gates_do_not_look_at_positions_has_none(
     tmp_path: Path, make_base: Callable[[], PreTrainedModel], changes: dict[str, Any]

@@ -31,6 +31,7 @@ _ADDED = {  # trained numbers beside LoRA's; blocks of 16 tokens have 16 buckets
     "position bias": 64 + _LAYERS,
     "DoRA": _LAYERS * 4 * _WIDTH,
     "position_adaptive fixed": 2 * _BANK + 16 * _LANDMARKS + 1,
+    "position_adaptive soft": 2 * _BANK + 16 * _LANDMARKS + 1,
     "position_adaptive learnable": 2 * _BANK + 16 * _LANDMARKS + 1 + 15,
     "global": 2 * _BANK + 1,
     "per_layer": _LAYERS * (2 * _BANK + 1),
@@ -144,7 +145,11 @@ def test_every_landmark_design_is_compared() -> None:
     compared = [trial_adapter(setting, name) for name in DESIGNS]
     assert len(set(compared)) == len(DESIGNS)
     assert {c.landmark_design for c in compared if c.has_landmarks} == set(get_args(LandmarkDesign))
-    assert {c.landmark_bucketing for c in compared if c.has_buckets} == {"fixed", "learnable"}
+    assert {c.landmark_bucketing for c in compared if c.has_buckets} == {
+        "fixed",
+        "soft",
+        "learnable",
+    }
     assert [sum((c.use_dora, c.position_bias, c.has_landmarks)) for c in compared] == [0] + [1] * (
         len(DESIGNS) - 1
     )

@@ -30,6 +30,16 @@ def test_notes_tell_of_log_buckets_without_a_position() -> None:
     assert notes(_study(block_size=32, arms={"one": linear}, comparisons=[])) == []
 
 
+def test_single_bucket_has_no_spacing_and_soft_buckets_have_a_temperature() -> None:
+    one = {"config": {"num_buckets": 1}, "space": {"bucket_spacing": {"choice": ["linear"]}}}
+    assert notes(_study(block_size=32, common={}, arms={"one": one}, comparisons=[])) == []
+    arms = {"soft": {"config": {"landmark_bucketing": "soft"}, "space": {}}}
+    arms["narrow"] = {"config": {}, "space": {"temperature": {"low": 0.01, "high": 0.1}}}
+    study = _study(common={}, arms=arms, defaults={"temperature": 0.5}, comparisons=[])
+    assert start_problems(study) == []  # the default applies to the soft arm
+    assert notes(study)[0].endswith("it applies only to soft")
+
+
 def test_target_modules_are_of_all_arms_and_choices() -> None:
     assert target_modules(_study()) == set()
     searched = {"space": {"target_modules": {"choice": [["a"], ["b", "c"], None]}}}

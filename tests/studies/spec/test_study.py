@@ -308,6 +308,28 @@ def test_from_dict_finds_what_goes_wrong_in_the_middle_of_two_choices() -> None:
     ]
 
 
+def test_soft_arm_takes_no_field_that_would_do_nothing() -> None:
+    soft: dict[str, Any] = {"config": {"landmark_bucketing": "soft"}}
+    space = {"boundary_init": {"choice": ["log", "random"]}, "num_buckets": {"choice": [2, 8]}}
+    study = _study(arms=STUDY["arms"] | {"soft": soft | {"space": space}})
+    config, _ = study.configs("soft", {"boundary_init": "random", "num_buckets": 2})
+    assert (config.landmark_bucketing, config.boundary_init) == ("soft", "random")
+    searched = soft | {"space": {"boundary_lr_scale": {"choice": [1.0, 5.0]}}}
+    assert _problems(STUDY | {"arms": STUDY["arms"] | {"soft": searched}}) == [
+        "arms.soft: landmark_bucketing 'soft' never trains boundaries, so boundary_lr_scale 5.0 "
+        "would do nothing; leave unset, or use landmark_bucketing 'learnable'"
+    ]
+
+
+def test_single_bucket_is_refused_in_the_arms_that_need_two() -> None:
+    values, _ = override(STUDY, ["arms.learnable.space.num_buckets.choice=[1, 8]"])
+    assert _problems(values)[0].startswith(
+        "arms.learnable: num_buckets must be at least 2 with landmark_bucketing 'learnable', got 1"
+    )
+    fixed, _ = override(STUDY, ["arms.fixed.space.num_buckets.choice=[1, 8]"])
+    assert Study.from_dict(fixed).configs("fixed", {"num_buckets": 1})[0].num_buckets == 1
+
+
 def test_searched_lists_reach_the_configuration() -> None:
     lists = [["q_proj", "v_proj"], ["q_proj"]]
     arm = {"config": {"target_modules": ["q_proj"]}, "space": {"target_modules": {"choice": lists}}}

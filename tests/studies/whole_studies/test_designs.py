@@ -16,6 +16,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "lora": {"landmarks": False},
     "dora": {"landmarks": False, "use_dora": True},
     "position": {"landmark_bucketing": "learnable"},
+    "soft": {"landmark_bucketing": "soft", "boundary_init": "random"},
+    "one": {"num_buckets": 1},
     "global": {"landmark_design": "global"},
     "published": {"landmark_design": "global", "replication_noncausal_pooling": True},
     "layers": {"landmark_design": "per_layer", "share_landmarks": True},
@@ -52,6 +54,8 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
         "lora": 0,
         "dora": 2 * 4 * 32,
         "position": 2 * 32 * 2 + 4 * 2 + 1 + 3,
+        "soft": 2 * 32 * 2 + 4 * 2 + 1,
+        "one": 2 * 32 * 2 + 2 + 1,
         "global": 2 * 32 * 2 + 1,
         "published": 2 * 32 * 2 + 1,
         "layers": 2 * 32 + 2 * (2 * 32 + 1),
@@ -59,6 +63,8 @@ def test_study_of_every_design(toy_model: str, tmp_path: Path) -> None:
     }
     assert {a["arm"]: a["parameters"] - lora for a in results["arms"]} == added
     assert {t["state"] for t in read_trials(folder)} == {"complete"}
+    assert "Boundaries of position" in (folder / "report.html").read_text()
+    assert "Boundaries of soft" not in (folder / "report.html").read_text()
     note = "arm 'published' pools over the whole block, future tokens included"
     assert [note in n for n in results["notes"] if "boundary" not in n] == [True]
     assert note in " ".join(done.out.split())
