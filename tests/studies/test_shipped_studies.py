@@ -19,12 +19,9 @@ _SMALL = (
     *("--set=defaults.max_steps=8", "--set=eval_every=1", "--set=grace_steps=0"),
     *("--set=eval_blocks=4", "--set=test_blocks=20"),
 )
-# Blocks of 32 tokens hold no 32 log buckets.
-_FEW_BUCKETS = {
-    "ablation": ("--set=defaults.num_buckets=8",),
-    "landmarks": ("--set=defaults.num_buckets=8",),
+_FEW_BUCKETS = "--set=defaults.num_buckets=8"  # blocks of 32 tokens hold no 32 log buckets
+_SEARCHED = {
     "learnable_bucketing": (
-        "--set=defaults.num_buckets=8",
         "--set=arms.fixed.space.num_buckets.choice=[4, 8]",
         "--set=arms.learnable.space.num_buckets.choice=[4, 8]",
     ),
@@ -36,7 +33,7 @@ every_study = pytest.mark.parametrize("name", NAMES)
 def test_every_module_at_the_top_is_a_study() -> None:
     known = definitions()
     assert sorted(known) == NAMES
-    assert {"ablation", "landmarks", "learnable_bucketing"} <= set(NAMES)
+    assert {"ablation", "bucketing", "landmarks", "learnable_bucketing"} <= set(NAMES)
     assert all(d.description and "\n" not in d.description for d in known.values())
 
 
@@ -60,7 +57,7 @@ def test_study_is_named_after_its_module_and_fits_together(name: str) -> None:
     assert {arm for pair in study.comparisons for arm in pair} == set(study.arms)
 
 
-@pytest.mark.parametrize("name", ["ablation", "landmarks", "learnable_bucketing"])
+@pytest.mark.parametrize("name", ["ablation", "bucketing", "landmarks", "learnable_bucketing"])
 def test_study_is_matched_and_repeats_its_search_within_the_budget(name: str) -> None:
     study = Study.from_dict(definitions()[name].values)
     runs = study.trials + study.seeds * len(study.factors)
@@ -86,7 +83,8 @@ def test_show_prints_the_study(
 @every_study
 def test_study_trains_and_reports(name: str, toy_model: str, tmp_path: Path) -> None:
     place = (f"--model={toy_model}", f"--storage={tmp_path}")
-    done = run_cli("run", name, *place, *_SMALL, *_FEW_BUCKETS.get(name, ()), timeout=900)
+    changes = (*_SMALL, _FEW_BUCKETS, *_SEARCHED.get(name, ()))
+    done = run_cli("run", name, *place, *changes, timeout=900)
     assert done.code == 0, done.err
     results = json.loads((tmp_path / "studies" / name / "results.json").read_text())
     study = Study.from_dict(definitions()[name].values)
