@@ -23,7 +23,7 @@ class _Figure:
 def recommendations(components: Sequence[Component], ppl: Mapping[str, float]) -> tuple[str, ...]:
     """Return a sentence for each use; none unless several arms share one reference.
 
-    Only an arm that is better than the reference is recommended.
+    Only an arm that is better than the reference is recommended, in LIM-PPL for long context.
 
     Args:
         components: The components of the study.
@@ -40,7 +40,7 @@ def recommendations(components: Sequence[Component], ppl: Mapping[str, float]) -
     ]
     tenths = [_figure(c.arm, c.lim_ppl, _lim(c.lim_ppl)) for c in components if c.lim_ppl]
     good = {c.arm for c in better}
-    good_tenths = {c.arm for c in better if c.lim_ppl and c.lim_ppl.outcome == "better"}
+    good_tenths = {c.arm for c in components if c.lim_ppl and c.lim_ppl.outcome == "better"}
     return (
         _sentence("Fewest parameters per 1 %", costs, good, reference),
         _sentence("Lowest PPL", losses, good, reference),

@@ -6,7 +6,7 @@ from studies.analysis.components import Component, Stability
 from studies.analysis.recommendations import recommendations
 from studies.statistics.change import Change
 
-_PPL = {"baseline": 100.0, "small": 99.0, "large": 97.0, "lost": 99.5}
+_PPL = {"baseline": 100.0, "small": 99.0, "large": 97.0, "lost": 99.5, "worse": 99.5}
 
 
 def _component(arm: str, change: float, parameters: int, outcome: str = "better") -> Component:
@@ -50,13 +50,15 @@ def test_arms_whose_intervals_overlap_the_bests_are_named() -> None:
     ppl = {**_PPL, "near": 97.5, "nearer": 97.2}
     found = recommendations([LARGE, near, nearer, SMALL], ppl)
     assert found[1].endswith("; its interval overlaps those of near and nearer.")
-    assert found[0].endswith("].")  # 1,000 a percent against 3,000 and more
+    assert found[0].endswith("]).")  # 1,000 a percent against 3,000 and more
     assert recommendations([LARGE, near], ppl)[1].endswith("; its interval overlaps that of near.")
 
 
 def test_no_arm_is_recommended_that_is_not_better() -> None:
-    worse = replace(LOST, arm="worse")
-    assert _said(LOST, worse) == [
+    assert LOST.lim_ppl is not None
+    lim_ppl = replace(LOST.lim_ppl, outcome="undecided")
+    lost, worse = (replace(LOST, arm=arm, lim_ppl=lim_ppl) for arm in ("lost", "worse"))
+    assert _said(lost, worse) == [
         f"{use}: none, because no arm is better than baseline."
         for use in (
             "Fewest parameters per 1 %",
