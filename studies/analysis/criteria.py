@@ -19,7 +19,7 @@ LIM_PPL_GAIN = 5.0  # %
 PARAMETERS_PER_PERCENT = 50_000
 STATUSES = ("experimental", "optional", "core")
 CORE_GAIN, OPTIONAL_GAIN = 5.0, 2.0  # %: more is core, at least so much is optional
-SPIKE_MADS = 5.0
+SPIKE_MADS = 8.0  # about five standard deviations
 JUDGED_FROM = 5  # number of the first report that can be a spike
 
 
@@ -66,8 +66,10 @@ def spikes(losses: Sequence[float]) -> int:
     """Count the spikes of a run's training loss.
 
     A reported loss is a spike if it lies above the median of all reports before it by more than
-    five times their median absolute deviation (MAD), or if it is not finite. The first four
-    reports are too few to tell what is usual, and are not judged.
+    eight times their median absolute deviation (MAD), or if it is not finite. The first four
+    reports are too few to tell what is usual, and are not judged. In simulated runs of eight
+    reports with normal noise, 8 % of those whose loss stands still have a spike, and under 1 % of
+    those whose loss falls by half of the noise's standard deviation in each report.
 
     Args:
         losses: the ``train/nll`` of each report, in order: the mean since the last report.

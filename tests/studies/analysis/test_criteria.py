@@ -60,7 +60,7 @@ def _counted(losses: list[float]) -> int:
         before = losses[:i]
         median = statistics.median(before)
         mad = statistics.median(abs(x - median) for x in before)
-        count += losses[i] > median + 5 * mad
+        count += losses[i] > median + 8 * mad
     return count
 
 

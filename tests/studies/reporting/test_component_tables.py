@@ -79,7 +79,7 @@ def test_component_has_its_figures_and_answers() -> None:
         "status": "optional",
     }
     assert len(sheet.rows) == 4
-    assert "5 MADs above the median" in sheet.caption
+    assert "8 MADs above the median" in sheet.caption
 
 
 def test_columns_without_figures_are_left_out() -> None:
