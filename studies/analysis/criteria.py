@@ -79,7 +79,7 @@ def spikes(losses: Sequence[float]) -> int:
         1
     """
     values = np.asarray(losses, dtype=np.float64)
-    return sum(_is_spike(values[:i], values[i]) for i in range(JUDGED_FROM - 1, len(values)))
+    return sum(_is_spike(values[:i], float(values[i])) for i in range(JUDGED_FROM - 1, len(values)))
 
 
 def _is_spike(before: Floats, loss: float) -> bool:

@@ -67,7 +67,9 @@ def test_component_with_more_spikes_than_its_reference_is_not_stable() -> None:
 def test_runs_with_too_few_reports_are_not_judged() -> None:
     calm = [5.0, 4.9, 4.8, 4.7, 4.6]
     runs = [_run(calm), _run([*calm, 9.0]), _run(calm[:4]), _run([5.0], "diverged")]
-    assert stability_of(runs) == Stability(runs=3, spikes=1, diverged=1)
+    stability = stability_of(runs)
+    assert stability == Stability(runs=3, spikes=1, diverged=1)
+    assert json.loads(json.dumps(asdict(stability))) == {"runs": 3, "spikes": 1, "diverged": 1}
 
 
 def _finished(folder: Folder, **changes: Any) -> Results:
