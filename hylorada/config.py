@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from hylorada.base_models.builtin_names import ALL_LINEAR
 from hylorada.errors import InputError, nearest
 from hylorada.study_verdict import decided_bucketing
 
@@ -108,7 +109,7 @@ class HyLoRADAConfig(_Config):
             al. 2024).
         lora_dropout: dropout on the input of the LoRA branch.
         target_modules: suffixes of the adapted linear modules; None selects the base's attention
-            projections.
+            projections, and ``("all-linear",)`` every linear module but the head (PEFT's word).
         position_bias: scale each layer's update by position (see :class:`PositionBias`).
         position_bias_buckets: number of log buckets of the position bias.
         shifted_sparse_attention: while the adapter trains, let the base's heads attend within
@@ -125,6 +126,7 @@ class HyLoRADAConfig(_Config):
         landmark_dropout: dropout on what the landmarks add, in training.
         share_landmarks: with ``per_layer``, use one bank of landmarks for all layers; each layer
             keeps its own gate and scale.
+        share_gates: with ``share_landmarks``, use one gate and one scale for all layers too.
         replication_noncausal_pooling: with ``global`` or ``per_layer``, pool over the whole block,
             future tokens included, as the published code did. Such a model sees the tokens that it
             has to predict; use it only to reproduce published figures.
@@ -173,6 +175,7 @@ class HyLoRADAConfig(_Config):
     num_landmarks: int = 8
     landmark_dropout: float = 0.0
     share_landmarks: bool = False
+    share_gates: bool = False
     replication_noncausal_pooling: bool = False
     landmark_bucketing: LandmarkBucketing = "fixed"
     bucketing_study: str | None = None
@@ -196,6 +199,11 @@ class HyLoRADAConfig(_Config):
             )
         if self.target_modules is not None and not self.target_modules:
             problems.append("target_modules must name at least one module, got []")
+        if ALL_LINEAR in (self.target_modules or ()) and self.target_modules != (ALL_LINEAR,):
+            problems.append(
+                f"target_modules {list(self.target_modules or ())}: {ALL_LINEAR!r} includes every "
+                "other name; give it alone"
+            )
         if problems:
             raise InputError(problems)
 
@@ -235,6 +243,8 @@ class HyLoRADAConfig(_Config):
             )
         if self.share_landmarks and design != "per_layer":
             problems.append(f"share_landmarks needs landmark_design 'per_layer', got {design!r}")
+        if self.share_gates and not self.share_landmarks:
+            problems.append("share_gates needs share_landmarks, got share_landmarks False")
         if self.replication_noncausal_pooling and design not in ("global", "per_layer"):
             problems.append(
                 "replication_noncausal_pooling needs landmark_design 'global' or 'per_layer', "

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from hylorada.base_models.builtin_names import ALL_LINEAR
 from hylorada.errors import InputError, nearest
 
 
@@ -123,12 +124,14 @@ def select_targets(
     Args:
         base: a supported model.
         target_modules: suffixes of module paths, as PEFT matches them; None or none selects the
-            attention projections.
+            attention projections, ``("all-linear",)`` all modules.
 
     Raises:
         InputError: a name matches no module.
     """
     modules = linear_modules(base)
+    if target_modules == (ALL_LINEAR,):
+        return modules
     names = target_modules or architecture_of(base.config.model_type).attention_projections
     matches = {name: [p for p in modules if p == name or p.endswith(f".{name}")] for name in names}
     missing = [name for name, paths in matches.items() if not paths]

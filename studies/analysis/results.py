@@ -11,8 +11,10 @@ import numpy.typing as npt
 from hylorada import InputError
 from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
+from studies.analysis.components import Component, components_of
 from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.notes import repeated_look, result_notes
+from studies.analysis.recommendations import recommendations
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
 from studies.spec.study import Study
@@ -75,6 +77,8 @@ class Results:
         provenance: Commit, versions, model and data fingerprints, seeds.
         looks: Number of replicates (searches, or seeds of a single search) at each look at the test
             split.
+        components: Comparisons held against the published criteria, if the study asks for that.
+        recommendations: Arms by use, in sentences, from these components.
     """
 
     study: str
@@ -87,6 +91,8 @@ class Results:
     provenance: Mapping[str, Any]
     earlier: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
+    components: tuple[Component, ...] = ()
+    recommendations: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,7 +124,11 @@ def gather(
     kept = {arm: runs for arm in study.arms if (runs := losses.kept(arm))}
     arms = tuple(_arm_result(store, losses, arm, runs) for arm, runs in kept.items())
     looks = _looks(study, losses, before)
-    comparisons = compare_arms(losses, _declared(study, looks), {a.arm: a.parameters for a in arms})
+    parameters = {a.arm: a.parameters for a in arms}
+    comparisons = compare_arms(losses, _declared(study, looks), parameters)
+    components = (
+        components_of(study, store.records, comparisons, parameters) if study.criteria else ()
+    )
     earlier = _earlier(before, comparisons)
     return Results(
         study=study.name,
@@ -131,6 +141,8 @@ def gather(
         provenance=provenance,
         earlier=earlier,
         looks=looks,
+        components=components,
+        recommendations=recommendations(components, {a.arm: a.ppl for a in arms}),
     )
 
 

@@ -12,6 +12,13 @@ _SUBJECT = {
     "equivalent": "{subject} makes no practical difference.",
     "undecided": "It is undecided whether {subject} helps.",
 }
+_MOST_SENTENCES = 4  # more comparisons are summed up by outcome
+_GROUP = {
+    "better": "better",
+    "worse": "worse",
+    "equivalent": "within {margin:g} %",
+    "undecided": "undecided",
+}
 _OUTCOME = {
     "better": "{arm} is better than {reference}",
     "worse": "{arm} is worse than {reference}",
@@ -39,10 +46,11 @@ def verdict(study: Study, comparisons: Sequence[Comparison]) -> str:
         return "No verdict: no pair of arms has finished the confirm stage."
     first = comparisons[0]
     opening = _opening(study, first)
+    several = len(comparisons) > _MOST_SENTENCES
     outcomes = "; ".join(_outcome(c) for c in comparisons)
     parts = [
         opening,
-        f"{outcomes}.",
+        _summary(comparisons) if several else f"{outcomes}.",
         _scope(study, first),
         _levels(comparisons),
         _rates(comparisons),
@@ -71,6 +79,30 @@ def _outcome(c: Comparison) -> str:
         else ""
     )
     return f"{text}{less}: {numbers(c)}{nearly}"
+
+
+def _summary(comparisons: Sequence[Comparison]) -> str:
+    """Count the comparisons by outcome and name those of each; only certain changes get figures."""
+    references = list(dict.fromkeys(c.reference for c in comparisons))
+    shared = f" with {references[0]}" if len(references) == 1 else ""
+    counts, named = [], []
+    for outcome, words in _GROUP.items():
+        members = [c for c in comparisons if c.outcome == outcome]
+        if members:
+            title = words.format(margin=members[0].margin)
+            counts.append(f"{len(members)} {title}")
+            names = [_short(c, alone=bool(shared)) for c in members]
+            named.append(f"{title[0].upper()}{title[1:]}: {', '.join(names)}.")
+    return " ".join([f"{len(comparisons)} comparisons{shared}: {', '.join(counts)}.", *named])
+
+
+def _short(c: Comparison, *, alone: bool) -> str:
+    """Return an arm, with its reference unless it stands alone, and a change that is certain."""
+    name = c.arm if alone else f"{c.arm} vs {c.reference}"
+    if c.outcome not in ("better", "worse"):
+        return name
+    small = ", less than the margin" if stays_within(c, c.margin) else ""
+    return f"{name} ({numbers(c)}{small})"
 
 
 def numbers(c: Comparison | Change) -> str:
@@ -129,8 +161,12 @@ def _rates(comparisons: Sequence[Comparison]) -> str:
 
 
 def _limits(comparisons: Sequence[Comparison]) -> str:
-    visible = ", ".join(
-        f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in comparisons
+    shown = comparisons
+    if len(comparisons) > _MOST_SENTENCES:
+        ordered = sorted(comparisons, key=lambda c: c.smallest_visible)
+        shown = [ordered[0], ordered[-1]]
+    visible = (", " if shown is comparisons else " to ").join(
+        f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in shown
     )
     text = (
         "The smallest effect that this study could have detected (80 % power, before Holm's "

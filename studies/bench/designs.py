@@ -26,6 +26,12 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: configuration fields ad
         "landmark_design": "per_layer",
         "share_landmarks": True,
     },
+    "per_layer one gate": {
+        "landmarks": True,
+        "landmark_design": "per_layer",
+        "share_landmarks": True,
+        "share_gates": True,
+    },
 }
 _BUCKETS = 32
 

@@ -13,6 +13,7 @@ from studies.analysis.results import Results
 from studies.files.folder_files import write_atomically
 from studies.process.terminal_text import shown
 from studies.reporting import plots
+from studies.reporting.component_tables import changes_sheet, components_sheet
 from studies.reporting.drawing import THEME
 from studies.reporting.explanation_plot import explained
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
@@ -24,6 +25,7 @@ from studies.reporting.tables import (
     best_trials,
     comparisons_sheet,
     confirm_sheet,
+    many_references,
     positions_sheet,
     rates_sheet,
     searched_sheet,
@@ -46,6 +48,13 @@ def table(results: Results) -> Drawing:
         results: Results of the study, from :func:`studies.analysis.results.gather`.
     """
     return Drawing(arms_sheet(results))
+
+
+def comparison_tables(results: Results) -> list[Drawing]:
+    """Return what the table of arms leaves out: the components, or many arms' comparisons."""
+    if results.components:
+        return [Drawing(components_sheet(results))]
+    return [Drawing(changes_sheet(results))] if many_references(results) else []
 
 
 def verdict_lines(results: Results) -> list[str]:
@@ -75,6 +84,8 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         _section(
             "Result",
             _html(arms_sheet(results)),
+            _html(components_sheet(results)),
+            _recommended(results),
             _forest(results, colors),
             _html(comparisons_sheet(results)),
         ),
@@ -139,6 +150,11 @@ def _figure(svg: str | None, caption: str) -> str:
     return (
         f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
     )
+
+
+def _recommended(results: Results) -> str:
+    sentences = "".join(f"<li>{_escape(s)}</li>" for s in results.recommendations)
+    return f'<h3>By use</h3><ul class="notes">{sentences}</ul>' if sentences else ""
 
 
 def _forest(results: Results, colors: Mapping[str, str]) -> str:

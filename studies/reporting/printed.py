@@ -49,11 +49,13 @@ def print_json(values: Any, **options: Any) -> None:
 
 def print_results(results: Any, as_json: bool) -> None:
     """Print a study's table, verdict and notes, or all of its results as JSON."""
-    from studies.reporting.html_report import table, verdict_lines
+    from studies.reporting.html_report import comparison_tables, table, verdict_lines
 
     if as_json:
         print_json(results.to_dict(), indent=1)
         return
-    Terminal().print(table(results))
-    for line in (*verdict_lines(results), *(f"note: {note}" for note in results.notes)):
+    for drawn in (table(results), *comparison_tables(results)):
+        Terminal().print(drawn)
+    notes = (f"note: {note}" for note in results.notes)
+    for line in (*verdict_lines(results), *results.recommendations, *notes):
         print(line)

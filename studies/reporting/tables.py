@@ -12,9 +12,10 @@ from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
 
 WORDS = {
-    *("arm", "comparison", "effect", "outcome", "parameter", "reason"),
-    *("searched", "searched over", "stage", "state", "trial"),
+    *("against", "arm", "comparison", "component", "effect", "outcome", "parameter", "reason"),
+    *("searched", "searched over", "stage", "state", "status", "trial"),
 }
+MOST_REFERENCES = 3  # columns of changes in the table of arms; beyond, comparisons are listed
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -57,14 +58,22 @@ def _ppl(value: float | None) -> str:
     return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _change(c: Comparison | None) -> str:
+def change_text(c: Comparison | Change | None) -> str:
+    """Return a change with its interval; empty text for None."""
     return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
+
+
+def many_references(results: Results) -> bool:
+    """Return whether the arms have too many references for a column of changes each."""
+    return len({c.reference for c in results.comparisons}) > MOST_REFERENCES
 
 
 def arms_sheet(results: Results) -> Sheet:
     """Return one row per arm and one column of changes per reference, the bare base first."""
     compared = {c.reference for c in results.comparisons}
-    references = [a.arm for a in results.arms if a.arm in compared]
+    references = (
+        [] if many_references(results) else [a.arm for a in results.arms if a.arm in compared]
+    )
     level = next((c.level for c in results.comparisons), 0.05)
     changes = [f"vs {r} [{100 * (1 - level):.3g} %]" for r in references]
     rows = [_arm_row(results, arm, references) for arm in results.arms]
@@ -82,7 +91,9 @@ def arms_sheet(results: Results) -> Sheet:
 
 
 def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tuple[str, ...]:
-    changes = ["-" if r == arm.arm else _change(results.comparison(arm.arm, r)) for r in references]
+    changes = [
+        "-" if r == arm.arm else change_text(results.comparison(arm.arm, r)) for r in references
+    ]
     return (
         arm.arm,
         _ppl(arm.ppl),
@@ -107,10 +118,8 @@ def _arms_caption(results: Results) -> str:
             if seeds == 1
             else f"{seeds} paired seeds"
         )
-    return (
-        "test PPL: mean over runs; changes: in %, negative is better. "
-        f"{results.tokens:,} test tokens, {noise}."
-    )
+    changes = "" if many_references(results) else "; changes: in %, negative is better"
+    return f"test PPL: mean over runs{changes}. {results.tokens:,} test tokens, {noise}."
 
 
 def comparisons_sheet(results: Results) -> Sheet:
@@ -118,13 +127,13 @@ def comparisons_sheet(results: Results) -> Sheet:
     rows = [
         (
             f"{c.arm} vs {c.reference}",
-            _change(c),
+            change_text(c),
             c.outcome,
             f"{c.median:+z.2f}",
             ", ".join(f"{x:+z.2f}" for x in (c.by_search if c.searches > 1 else c.by_seed)),
             "" if c.replicate_sd is None else f"{c.replicate_sd:.2f}",
-            _range(c.hodges_lehmann),
-            _range(c.own_best),
+            change_text(c.hodges_lehmann),
+            change_text(c.own_best),
             f"{c.p_value:.2g}",
             f"{c.p_holm:.2g}",
             f"{c.smallest_visible:.2f}",
@@ -153,17 +162,13 @@ def comparisons_sheet(results: Results) -> Sheet:
     return Sheet(columns, tuple(rows), caption if rows else "")
 
 
-def _range(c: Change | None) -> str:
-    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
-
-
 def rates_sheet(results: Results) -> Sheet:
     """Return one row per comparison and one column per factor: the matched change there."""
     factors = list(dict.fromkeys(r.factor for c in results.comparisons for r in c.profile))
     rows = []
     for c in results.comparisons:
         changes = {r.factor: r.change for r in c.profile}
-        rows.append((f"{c.arm} vs {c.reference}", *(_range(changes.get(f)) for f in factors)))
+        rows.append((f"{c.arm} vs {c.reference}", *(change_text(changes.get(f)) for f in factors)))
     return Sheet(
         ("comparison", *(f"{f:g} x the rate" for f in factors)), tuple(rows) if factors else ()
     )
@@ -186,7 +191,7 @@ def positions_sheet(results: Results) -> Sheet:
 
 
 def _marked(c: Change | None) -> str:
-    return "" if c is None else _range(c) + (" *" if c.outcome in ("better", "worse") else "")
+    return "" if c is None else change_text(c) + (" *" if c.outcome in ("better", "worse") else "")
 
 
 def winning_sheet(study: Study, records: Mapping[str, Record]) -> Sheet:

@@ -26,7 +26,7 @@ _CHECKED_TOGETHER = (
     ("landmark_bucketing", "boundary_warmup"),
     ("landmark_bucketing", "boundary_diversity"),
     ("landmark_bucketing", "boundary_repulsion"),
-    ("share_landmarks", "landmark_design"),
+    ("share_landmarks", "share_gates", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
     ("boundary_init", "boundary_warmup"),
     ("shifted_sparse_attention", "attention_group"),

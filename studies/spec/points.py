@@ -17,7 +17,10 @@ _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     "attention_group": lambda c: c.shifted_sparse_attention,
     **dict.fromkeys(("num_landmarks", "landmark_design"), lambda c: c.landmarks),
     **dict.fromkeys(
-        ("landmark_dropout", "share_landmarks", "replication_noncausal_pooling"),
+        (
+            *("landmark_dropout", "share_landmarks", "share_gates"),
+            "replication_noncausal_pooling",
+        ),
         lambda c: c.has_landmarks,
     ),
     **dict.fromkeys(

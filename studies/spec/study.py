@@ -32,7 +32,7 @@ from studies.spec.fields import (
 from studies.spec.space import Space
 
 _STRUCTURE = (
-    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks"),
+    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks", "share_gates"),
     *("use_dora", "position_bias", "target_modules", "shifted_sparse_attention"),
 )
 _MOST_REPORTS = 100_000
@@ -180,6 +180,12 @@ class Study:
         "numbers of replicates (searches, or seeds of a single search) at which the test split "
         "may be read; all share the 5 % of false verdicts, so each has a lower level; empty "
         "declares none beyond the first",
+        free=True,
+    )
+    criteria: bool = declare(
+        False,
+        "whether the report holds every comparison against the published criteria of a component "
+        "and recommends arms by use",
         free=True,
     )
     spread_test: bool = declare(

@@ -41,6 +41,7 @@ def test_json_round_trip_keeps_every_field() -> None:
     designed = HyLoRADAConfig(
         landmark_design="per_layer",
         share_landmarks=True,
+        share_gates=True,
         replication_noncausal_pooling=True,
         use_dora=True,
         shifted_sparse_attention=True,
@@ -223,6 +224,20 @@ def test_design_fields_are_checked_against_each_other() -> None:
     HyLoRADAConfig(
         landmark_design="global", max_positions=16
     )  # there are no buckets to be too many
+
+
+def test_gates_are_shared_only_with_landmarks() -> None:
+    problem = "share_gates needs share_landmarks, got share_landmarks False"
+    with pytest.raises(InputError, match=problem):
+        HyLoRADAConfig(landmark_design="per_layer", share_gates=True)
+    HyLoRADAConfig(landmark_design="per_layer", share_landmarks=True, share_gates=True)
+
+
+def test_all_linear_stands_alone() -> None:
+    assert HyLoRADAConfig(target_modules=("all-linear",)).target_modules == ("all-linear",)
+    problem = r"target_modules \['q_proj', 'all-linear'\]: 'all-linear' includes every other name"
+    with pytest.raises(InputError, match=problem):
+        HyLoRADAConfig(target_modules=("q_proj", "all-linear"))
 
 
 @pytest.mark.parametrize("bucketing", ["learnable", "soft", "auto"])

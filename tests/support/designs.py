@@ -42,6 +42,12 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "num_landmarks": 2,
     },
     "shifted sparse attention": {"shifted_sparse_attention": True},
+    "per layer, one gate": {
+        "landmark_design": "per_layer",
+        "share_landmarks": True,
+        "share_gates": True,
+    },
     "attention": {"landmark_design": "attention"},
+    "per layer, all linear": {"landmark_design": "per_layer", "target_modules": ("all-linear",)},
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }

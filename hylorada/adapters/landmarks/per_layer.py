@@ -26,10 +26,11 @@ class PerLayerLandmark(Landmark):
     """m' = m + scale * softmax(gate(running maximum of m)) @ landmarks at each MLP output m.
 
     Args:
-        num_layers: number of layers of the base; each has its own gate and scale.
+        num_layers: number of layers of the base.
         hidden_size: size d of the hidden states.
         num_landmarks: number of landmarks L.
         share_landmarks: use one bank of landmarks for all layers.
+        share_gates: use one gate and one scale for all layers.
         noncausal: take the maximum over the whole block, future tokens included; only to repeat
             published figures.
         seed: seed of the initial gates.
@@ -45,18 +46,21 @@ class PerLayerLandmark(Landmark):
         hidden_size: int,
         num_landmarks: int = 8,
         share_landmarks: bool = False,
+        share_gates: bool = False,
         noncausal: bool = False,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.num_layers = num_layers
         self.noncausal = noncausal
         banks = 1 if share_landmarks else num_layers
+        gates = 1 if share_gates else num_layers
         self.landmarks = nn.Parameter(torch.zeros(banks, num_landmarks, hidden_size, dtype=dtype))
         self.gates = initial_gates(
-            num_layers, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype
+            gates, num_landmarks, hidden_size, seed=seed, name="gates", dtype=dtype
         )
-        self.scale = nn.Parameter(torch.ones(num_layers, dtype=dtype))
+        self.scale = nn.Parameter(torch.ones(gates, dtype=dtype))
 
     @classmethod
     def build(
@@ -67,6 +71,7 @@ class PerLayerLandmark(Landmark):
             hidden_size=base.hidden_size,
             num_landmarks=config.num_landmarks,
             share_landmarks=config.share_landmarks,
+            share_gates=config.share_gates,
             noncausal=config.replication_noncausal_pooling,
             seed=seed,
             dtype=dtype,
@@ -74,12 +79,13 @@ class PerLayerLandmark(Landmark):
 
     @property
     def num_pools(self) -> int:
-        return len(self.gates)
+        return self.num_layers
 
     def applied(self) -> dict[str, Any]:
         shown = {**super().applied(), "replication_noncausal_pooling": self.noncausal}
-        if len(self.gates) > 1:  # with one layer, sharing makes no difference
+        if self.num_layers > 1:  # with one layer, sharing makes no difference
             shown["share_landmarks"] = len(self.landmarks) == 1
+            shown["share_gates"] = len(self.gates) == 1
         return shown
 
     @property
@@ -99,9 +105,11 @@ class PerLayerLandmark(Landmark):
         """
         largest = Tokens(mask).running_maximum(output)
         pooled = largest[:, -1:] if self.noncausal else largest
-        weights = torch.softmax(pooled.to(self.gates.dtype) @ self.gates[layer].T, dim=-1)
-        bank = self.landmarks[layer if len(self.landmarks) > 1 else 0]
-        return output + (self.scale[layer] * (weights @ bank)).to(output.dtype)
+        gate, bank, scale = (
+            own[layer if len(own) > 1 else 0] for own in (self.gates, self.landmarks, self.scale)
+        )
+        weights = torch.softmax(pooled.to(gate.dtype) @ gate.T, dim=-1)
+        return output + (scale * (weights @ bank)).to(output.dtype)
 
 
 @dataclass(eq=False)
@@ -157,8 +165,11 @@ def layer_mixes(
     masks: DrawMasks | None = None,
 ) -> list[LayerMix]:
     """Return the landmarks of K seats for each layer, in the dtype of the base."""
-    gates = stacked(modules, lambda m: m.gates)  # [K, layers, L, d]
-    vectors = stacked(modules, lambda m: m.scale[:, None, None] * m.landmarks)
+    # [K, layers, L, d] each; what a seat shares over layers is repeated
+    gates = stacked(modules, lambda m: m.gates.expand(m.num_layers, -1, -1))
+    vectors = stacked(
+        modules, lambda m: (m.scale[:, None, None] * m.landmarks).expand(m.num_layers, -1, -1)
+    )
     columns = zip(by_layer(gates.to(dtype)), by_layer(vectors.to(dtype)), strict=True)
     padding = padding_of(modules, gates)
     noncausal = None

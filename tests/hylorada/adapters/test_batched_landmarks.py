@@ -29,6 +29,7 @@ SEATS: list[dict[str, Any]] = [
     {"landmarks": False},
     {"landmark_bucketing": "soft", "boundary_init": "uniform", "num_buckets": 6},
     {"num_buckets": 1, "num_landmarks": 2},
+    {"landmark_design": "per_layer", "share_landmarks": True, "share_gates": True},
 ]
 
 
@@ -79,7 +80,7 @@ def _hang_attention(
 
 @pytest.mark.parametrize(
     "order",
-    [range(12), [7, 2, 9, 4, 0, 11, 8, 5, 3, 10, 6, 1], [9, 4], [2, 0], [10, 9, 1], [11], [3]],
+    [range(13), [7, 2, 9, 12, 4, 0, 11, 8, 5, 3, 10, 6, 1], [12, 4], [2, 0], [10, 9, 1], [11], [3]],
 )
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_seats_of_all_designs_compute_what_each_module_does(

@@ -125,6 +125,16 @@ def test_parameter_counts_are_the_published_ones_plus_the_scale(
             36_876 - 11 * 1536,
         ),
         (
+            PerLayerLandmark(
+                num_layers=12,
+                hidden_size=768,
+                num_landmarks=2,
+                share_landmarks=True,
+                share_gates=True,
+            ),
+            36_876 // 12,
+        ),
+        (
             AttentionIntegratedLandmark(num_layers=12, num_heads=12, head_dim=64, num_landmarks=4),
             73_740,
         ),
@@ -187,14 +197,15 @@ def test_global_landmarks_equal_a_loop(noncausal: bool) -> None:
             np.testing.assert_allclose(found[row, t], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("shared", "one_gate"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("noncausal", [False, True])
-def test_landmarks_of_a_layer_equal_a_loop(noncausal: bool, shared: bool) -> None:
+def test_landmarks_of_a_layer_equal_a_loop(noncausal: bool, shared: bool, one_gate: bool) -> None:
     landmark = PerLayerLandmark(
         num_layers=2,
         hidden_size=6,
         num_landmarks=3,
         share_landmarks=shared,
+        share_gates=one_gate,
         noncausal=noncausal,
         dtype=torch.float64,
     )
@@ -204,16 +215,15 @@ def test_landmarks_of_a_layer_equal_a_loop(noncausal: bool, shared: bool) -> Non
     for layer in range(2):
         bank, gate = (
             landmark.landmarks[0 if shared else layer].detach().numpy(),
-            landmark.gates[layer].detach().numpy(),
+            landmark.gates[0 if one_gate else layer].detach().numpy(),
         )
+        scale = landmark.scale[0 if one_gate else layer].item()
         found = landmark(output, layer, torch.from_numpy(mask)).detach().numpy()
         for row in range(2):
             for t in range(5):
                 read = [s for s in range(5 if noncausal else t + 1) if mask[row, s]]
                 largest = m[row, read].max(0) if read else np.zeros(6)
-                expected = (
-                    m[row, t] + landmark.scale[layer].item() * _softmax(gate @ largest) @ bank
-                )
+                expected = m[row, t] + scale * _softmax(gate @ largest) @ bank
                 np.testing.assert_allclose(found[row, t], expected, rtol=0, atol=1e-12)
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import peft
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, InputError
@@ -56,12 +58,23 @@ def test_linear_modules_are_those_of_the_layers(
         ("gpt_neox", None, 4),
         ("gpt2", ("c_proj",), 4),
         ("llama", ("q_proj",), 2),
+        ("llama", ("all-linear",), 14),
     ],
 )
 def test_targets_match_by_suffix(
     make_base: MakeBase, family: str, names: tuple[str, ...] | None, count: int
 ) -> None:
     assert len(select_targets(make_base(family), names)) == count
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_all_linear_selects_what_peft_does(make_base: MakeBase, family: str) -> None:
+    paths = set(select_targets(make_base(family), ("all-linear",)))
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=family == "gpt2"
+    )
+    stock = peft.get_peft_model(make_base(family), config).base_model.model
+    assert paths == {n for n, m in stock.named_modules() if isinstance(m, LoraLayer)}
 
 
 def test_suffix_is_a_whole_name(make_base: MakeBase) -> None:

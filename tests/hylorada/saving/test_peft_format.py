@@ -82,7 +82,7 @@ def test_stock_peft_adapts_the_named_modules_and_no_others(
     trained: Callable[..., HyLoRADAModel], make_base: MakeBase, tmp_path: Path, family: str
 ) -> None:
     """A GPT-2 layer has two modules named `c_proj`, in the attention and in the MLP."""
-    for names in (None, MLPS[family]):
+    for names in (None, MLPS[family], ("all-linear",)):
         model = trained(family, torch.float64, **LORA_ALONE, target_modules=names)
         model.save_pretrained(tmp_path)
         stock = peft.PeftModel.from_pretrained(make_base(family, torch.float64), tmp_path)

@@ -62,3 +62,30 @@ def test_what_it_would_take_counts_what_there_is_more_than_one_of() -> None:
     assert "About 6 seeds on 100 test blocks would detect 0.1 % in every comparison." in _said(
         needed=plan
     )
+
+
+def _many(*outcomes: str, **changes: Any) -> str:
+    """Return the verdict on arms a, b, ... against one reference, with these outcomes."""
+    arms = [
+        replace(UNDECIDED, arm=chr(97 + i), outcome=outcome, smallest_visible=0.5 + i, **changes)
+        for i, outcome in enumerate(outcomes)
+    ]
+    return verdict(STUDY, arms).replace("\N{MINUS SIGN}", "-")
+
+
+def test_many_comparisons_are_summed_up_by_outcome() -> None:
+    said = _many("undecided", "better", "equivalent", "undecided", "better")
+    assert (
+        "5 comparisons with fixed: 2 better, 1 within 0.5 %, 2 undecided. "
+        "Better: b (-0.68 % PPL [-1.09, -0.26]), e (-0.68 % PPL [-1.09, -0.26]). "
+        "Within 0.5 %: c. Undecided: a, d." in said
+    )
+    assert "is 0.50 % for a vs fixed to 4.50 % for e vs fixed." in said
+    assert "comparisons with" not in _many(*["better"] * 4)
+
+
+def test_summary_names_references_that_differ_and_small_changes() -> None:
+    steps = [replace(UNDECIDED, reference=str(i), outcome="better", low=-0.4) for i in range(5)]
+    said = verdict(STUDY, steps).replace("\N{MINUS SIGN}", "-")
+    figure = "(-0.68 % PPL [-0.40, -0.26], less than the margin)"
+    assert f"5 comparisons: 5 better. Better: learnable vs 0 {figure}, learnable vs 1 " in said

@@ -36,6 +36,7 @@ _ADDED = {  # trained numbers beside LoRA's; blocks of 16 tokens have 16 buckets
     "global": 2 * _BANK + 1,
     "per_layer": _LAYERS * (2 * _BANK + 1),
     "per_layer shared": _BANK + _LAYERS * (_BANK + 1),
+    "per_layer one gate": 2 * _BANK + 1,
     "attention": _LAYERS * (2 * _BANK + 1),
 }
 

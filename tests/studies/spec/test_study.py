@@ -356,7 +356,7 @@ def test_every_field_is_declared_with_its_meaning() -> None:
     assert types.keys() == infos.keys() - structured
     assert [name for name, info in infos.items() if info.option and name not in types] == []
     assert GROWING == ("trials", "searches", "seeds")
-    assert set(FREE) == {*GROWING, "subject", "margin", "looks"}
+    assert set(FREE) == {*GROWING, "subject", "margin", "looks", "criteria"}
 
 
 def test_limits_and_defaults_agree() -> None:
@@ -422,7 +422,7 @@ def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
         "seeds": 99,
         "margin": 9.0,
     }
-    free |= {"looks": [9]}
+    free |= {"looks": [9], "criteria": True}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
 
