@@ -13,8 +13,10 @@ from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
 from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.notes import repeated_look, result_notes
+from studies.analysis.replication import Replicated, replicated
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
+from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 from studies.trials.records import (
     Record,
@@ -75,6 +77,7 @@ class Results:
         provenance: Commit, versions, model and data fingerprints, seeds.
         looks: Number of replicates (searches, or seeds of a single search) at each look at the test
             split.
+        replication: The published claims, measured; only for the study ``replication``.
     """
 
     study: str
@@ -87,6 +90,7 @@ class Results:
     provenance: Mapping[str, Any]
     earlier: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
+    replication: tuple[Replicated, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,9 +124,10 @@ def gather(
     looks = _looks(study, losses, before)
     comparisons = compare_arms(losses, _declared(study, looks), {a.arm: a.parameters for a in arms})
     earlier = _earlier(before, comparisons)
+    base_ppl = None if base is None else float(base["ppl"])
     return Results(
         study=study.name,
-        base_ppl=None if base is None else float(base["ppl"]),
+        base_ppl=base_ppl,
         tokens=losses.tokens(),
         arms=arms,
         comparisons=comparisons,
@@ -131,6 +136,7 @@ def gather(
         provenance=provenance,
         earlier=earlier,
         looks=looks,
+        replication=replicated(losses, base_ppl) if study.definition == REPLICATION else (),
     )
 
 

@@ -12,9 +12,10 @@ from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
 
 WORDS = {
-    *("arm", "comparison", "effect", "outcome", "parameter", "reason"),
+    *("arm", "comparison", "effect", "fault", "outcome", "parameter", "reason"),
     *("searched", "searched over", "stage", "state", "trial"),
 }
+_MOST_REFERENCES = 4  # columns of changes in the table of arms
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 
@@ -62,9 +63,14 @@ def _change(c: Comparison | None) -> str:
 
 
 def arms_sheet(results: Results) -> Sheet:
-    """Return one row per arm and one column of changes per reference, the bare base first."""
+    """Return one row per arm and one column of changes per reference, the bare base first.
+
+    With more references than fit beside each other, the changes are left to the comparisons.
+    """
     compared = {c.reference for c in results.comparisons}
     references = [a.arm for a in results.arms if a.arm in compared]
+    if len(references) > _MOST_REFERENCES:
+        references = []
     level = next((c.level for c in results.comparisons), 0.05)
     changes = [f"vs {r} [{100 * (1 - level):.3g} %]" for r in references]
     rows = [_arm_row(results, arm, references) for arm in results.arms]

@@ -24,6 +24,8 @@ _CHECKED_TOGETHER = (
     ("landmark_bucketing", "landmark_design"),
     ("share_landmarks", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
+    ("replication_bucket_range", "landmarks", "landmark_design", "landmark_bucketing"),
+    ("replication_untrained", "landmarks", "landmark_design", "landmark_bucketing"),
     ("boundary_init", "boundary_warmup"),
 )
 _BUCKETING_FIELDS = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hylorada import InputError
+from hylorada import HyLoRADAConfig, InputError, TrainingConfig
 from hylorada.data.perplexity import NUM_BINS
 from hylorada.runtime.checksums import SEAL, digest
 from studies.files.folder_files import damaged, read_lines
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # The field in the trial.json of an ended trial that holds the checksum of its whole reports.jsonl.
 CHAIN = "reports_seal"
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
+_DEFAULTS = {"adapter": HyLoRADAConfig().to_dict(), "training": TrainingConfig().to_dict()}
 _CLOSE = 1e-9  # relative tolerance between two sums over the same numbers
 _TRIAL = re.compile(
     r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?"
@@ -130,8 +131,14 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         repeats = record.block is None and record.stage != "explain"
         same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
         for field in same:
-            if getattr(record, field) != getattr(winner, field):
+            if _filled(field, record) != _filled(field, winner):
                 raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")
+
+
+def _filled(field: str, record: "Record") -> Any:
+    """Return a field of a record; configurations of earlier versions get later fields' defaults."""
+    value = getattr(record, field)
+    return {**_DEFAULTS[field], **value} if field in _DEFAULTS else value
 
 
 def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> None:
