@@ -21,8 +21,8 @@ def round_to_bf16(tensors: Iterable[Tensor]) -> None:
 def step_in_bf16(groups: Sequence["Group"], device_scalars: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Compute what ``torch.optim.AdamW`` makes of G groups of bfloat16 tensors.
 
-    Each of its operations rounds, so an update of less than half the distance between two
-    neighbouring numbers is lost: from 0.5 on, that is every update below 0.001.
+    Each of its operations rounds, so an update of less than half the distance to the next number is
+    lost: at 0.5 that is every update below 2**-10.
 
     Args:
         groups: groups whose vectors hold bfloat16 numbers; they are not changed here.
