@@ -192,7 +192,7 @@ def _repeated_faults(runs: Runs) -> list[str]:
     """Name the faults of the published code that runs repeat, and the arms that do."""
     arms: dict[str, list[str]] = {}
     for arm, of_arm in runs.items():
-        for field, value in _faults(of_arm[0]) if of_arm else ():
+        for field, value in repeated_faults(of_arm[0]) if of_arm else ():
             named = field if value is True else f"{field} {value}"
             arms.setdefault(named, []).append(arm)
     return [
@@ -201,7 +201,7 @@ def _repeated_faults(runs: Runs) -> list[str]:
     ]
 
 
-def _faults(record: Record) -> list[tuple[str, Any]]:
+def repeated_faults(record: Record) -> list[tuple[str, Any]]:
     """Return the fields of a run that repeat faults, but for the one that has a note of its own."""
     defaults = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
     return [
