@@ -1,7 +1,7 @@
 """How much of each published figure each fault of the published code explains."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -206,35 +206,48 @@ def _with_shares(effect: FaultEffect, published: Sequence[float]) -> FaultEffect
 
 
 def _says(effects: Sequence[FaultEffect], published: Sequence[float]) -> str:
-    """Say which faults could turn no difference into each published figure."""
-    single = [e for e in effects if e.fault != ALL_FAULTS and e.alone is not None]
-    sentences = []
-    for figure in published:
-        reaching = [e for e in single if e.alone and _reaches(e.alone, figure)]
-        if reaching:
-            names = listed([f"{e.fault} ({numbers(e.alone)})" for e in reaching if e.alone])
-            text = f"could turn no difference into {figure:+.2f} %: {names}."
-            sentences.append(
-                f"{'This fault' if len(reaching) == 1 else 'Each of these faults'} {text}"
-            )
-            continue
-        nearest = min(single, key=_distance(figure))
-        assert nearest.alone is not None
-        sentences.append(
-            f"No fault alone could turn no difference into {figure:+.2f} %; the nearest is "
-            f"{nearest.fault} ({numbers(nearest.alone)})."
+    """Say which faults could make each published figure out of no difference at all."""
+    single = [(e.fault, e.alone) for e in effects if e.fault != ALL_FAULTS and e.alone is not None]
+    return " ".join(_sentence(single, figure) for figure in published if single)
+
+
+def _sentence(single: Sequence[tuple[str, Change]], figure: float) -> str:
+    """Say which faults alone reach a figure, which might, or which comes nearest."""
+    reaching = [(f, c) for f, c in single if _reaches(_best_guess(f, c, figure), figure)]
+    possible = [
+        (f, c)
+        for f, c in single
+        if (f, c) not in reaching and _reaches(_far_end(c, figure), figure)
+    ]
+    parts = []
+    if reaching:
+        parts.append(
+            f"Enough alone to turn no difference into {figure:+.2f} %: {_named(reaching)}."
         )
-    return " ".join(sentences)
+    else:
+        parts.append(f"No fault alone is seen to turn no difference into {figure:+.2f} %.")
+    if possible:
+        parts.append(f"Their intervals do not exclude it: {_named(possible)}.")
+    elif not reaching:
+        nearest = max(single, key=lambda fault: _far_end(fault[1], figure) / figure)
+        parts.append(f"The nearest is {_named([nearest])}.")
+    return " ".join(parts)
 
 
-def _reaches(change: Change, figure: float) -> bool:
-    """Return whether the interval of an effect reaches a published figure, or goes beyond it."""
-    return change.low <= figure if figure < 0 else change.high >= figure
+def _named(faults: Sequence[tuple[str, Change]]) -> str:
+    return listed([f"{fault} ({numbers(change)})" for fault, change in faults])
 
 
-def _distance(figure: float) -> Callable[[FaultEffect], float]:
-    def distance(effect: FaultEffect) -> float:
-        assert effect.alone is not None
-        return effect.alone.low - figure if figure < 0 else figure - effect.alone.high
+def _best_guess(fault: str, change: Change, figure: float) -> float:
+    """Return the estimate of an effect; that of chance is how far it goes towards the figure."""
+    return _far_end(change, figure) if fault == SINGLE_SEED else change.change
 
-    return distance
+
+def _far_end(change: Change, figure: float) -> float:
+    """Return the end of an effect's interval on the side of a figure."""
+    return change.low if figure < 0 else change.high
+
+
+def _reaches(effect: float, figure: float) -> bool:
+    """Return whether an effect is at least as large as a figure, and of its sign."""
+    return effect / figure >= 1

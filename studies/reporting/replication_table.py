@@ -13,7 +13,8 @@ def replication_sheet(measured: Replicated) -> Sheet:
         f"Changes in PPL in %, negative is better. {measured.arm} against {measured.reference} "
         f"without any fault: {_text(measured.clean)}; as published, with all of them: "
         f"{_text(measured.protocol)}. 'Alone' switches a fault on where all else is right, 'off' "
-        f"switches it off in the published protocol. {measured.says}"
+        "switches it off in the published protocol; for one seed, both say how far chance takes "
+        f"the difference of two runs. {measured.says}"
     )
     return Sheet(
         ("fault", "switched on alone", "switched off alone", *shares),

@@ -15,7 +15,7 @@ WORDS = {
     *("arm", "comparison", "effect", "fault", "outcome", "parameter", "reason"),
     *("searched", "searched over", "stage", "state", "trial"),
 }
-_MOST_REFERENCES = 4  # columns of changes in the table of arms
+_MOST_REFERENCES = 3  # columns of changes in the table of arms
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
 

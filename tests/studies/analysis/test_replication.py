@@ -156,28 +156,42 @@ def test_intervals_cover_an_effect_that_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "figure", "begins"),
+    ("change", "low", "sentence"),
     [
-        (-20.0, -18.37, "This fault could turn no difference into -18.37 %: big"),
+        (-19, -20, "Enough alone to turn no difference into -18.37 %: big (−19.00 % PPL [−20.00, "),
         (
-            -15.0,
-            -18.37,
-            "No fault alone could turn no difference into -18.37 %; the nearest is big",
+            -14,
+            -19,
+            "No fault alone is seen to turn no difference into -18.37 %. Their intervals do not "
+            "exclude it: big (−14.00 % PPL [−19.00, ",
+        ),
+        (
+            -14,
+            -15,
+            "No fault alone is seen to turn no difference into -18.37 %. The nearest is big (−14.00",
         ),
     ],
 )
 def test_sentence_names_the_faults_that_reach_the_figure(
-    low: float, figure: float, begins: str
+    change: float, low: float, sentence: str
 ) -> None:
     found = [
         FaultEffect(ALL_FAULTS, Change(-50, -60, -40), None),
         FaultEffect("small", Change(-1, -2, 0), None),
-        FaultEffect("big", Change(-14, low, -10), None),
+        FaultEffect("big", Change(change, low, -10), None),
+        FaultEffect("worse", Change(30, 20, 40), None),
         FaultEffect("unmeasured", None, None),
     ]
-    assert _says(found, (figure,)).startswith(begins)
+    assert _says(found, (-18.37,)).startswith(sentence)
 
 
 def test_sentence_for_a_worsening_looks_at_the_upper_end() -> None:
     found = [FaultEffect("a", Change(1, -9, 3), None), FaultEffect("b", Change(1, -9, 2), None)]
-    assert _says(found, (2.26,)).startswith("This fault could turn no difference into +2.26 %: a")
+    assert "do not exclude it: a (" in _says(found, (2.26,))
+
+
+def test_chance_is_enough_where_it_reaches_as_far_as_the_figure() -> None:
+    found = [FaultEffect(SINGLE_SEED, Change(0, -12, 13), None)]
+    said = _says(found, (-9.19, -18.37))
+    assert said.startswith("Enough alone to turn no difference into -9.19 %: one unpaired seed")
+    assert "No fault alone is seen to turn no difference into -18.37 %. The nearest is one" in said

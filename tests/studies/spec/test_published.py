@@ -7,7 +7,7 @@ import pytest
 
 from hylorada import InputError
 from studies import replication
-from studies.cli.main import main
+from studies.cli.commands import main
 from studies.spec.points import replication_problems, start_problems
 from studies.spec.published import CLAIMS, FAMILIES, FAULTS, fault_sets, published_arms
 from studies.spec.study import Study
