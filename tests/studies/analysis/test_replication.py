@@ -69,6 +69,10 @@ def effects(measured: Replicated) -> dict[str, FaultEffect]:
     return {e.fault: e for e in measured.faults}
 
 
+def _said(found: Sequence[FaultEffect], *published: float) -> str:
+    return _says(found, published).replace("\N{MINUS SIGN}", "-")
+
+
 def alone(measured: Replicated, fault: str) -> Change:
     change = effects(measured)[fault].alone
     assert change is not None
@@ -158,17 +162,17 @@ def test_intervals_cover_an_effect_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("change", "low", "sentence"),
     [
-        (-19, -20, "Enough alone to turn no difference into -18.37 %: big (−19.00 % PPL [−20.00, "),
+        (-19, -20, "Enough alone to turn no difference into -18.37 %: big (-19.00 % PPL [-20.00, "),
         (
             -14,
             -19,
             "No fault alone is seen to turn no difference into -18.37 %. Their intervals do not "
-            "exclude it: big (−14.00 % PPL [−19.00, ",
+            "exclude it: big (-14.00 % PPL [-19.00, ",
         ),
         (
             -14,
             -15,
-            "No fault alone is seen to turn no difference into -18.37 %. The nearest is big (−14.00",
+            "No fault alone is seen to turn no difference into -18.37 %. The nearest is big (-14",
         ),
     ],
 )
@@ -182,16 +186,16 @@ def test_sentence_names_the_faults_that_reach_the_figure(
         FaultEffect("worse", Change(30, 20, 40), None),
         FaultEffect("unmeasured", None, None),
     ]
-    assert _says(found, (-18.37,)).startswith(sentence)
+    assert _said(found, -18.37).startswith(sentence)
 
 
 def test_sentence_for_a_worsening_looks_at_the_upper_end() -> None:
     found = [FaultEffect("a", Change(1, -9, 3), None), FaultEffect("b", Change(1, -9, 2), None)]
-    assert "do not exclude it: a (" in _says(found, (2.26,))
+    assert "do not exclude it: a (" in _said(found, 2.26)
 
 
 def test_chance_is_enough_where_it_reaches_as_far_as_the_figure() -> None:
     found = [FaultEffect(SINGLE_SEED, Change(0, -12, 13), None)]
-    said = _says(found, (-9.19, -18.37))
+    said = _said(found, -9.19, -18.37)
     assert said.startswith("Enough alone to turn no difference into -9.19 %: one unpaired seed")
     assert "No fault alone is seen to turn no difference into -18.37 %. The nearest is one" in said
