@@ -15,6 +15,7 @@ BoundaryInit = Literal["uniform", "log", "random", "fixed"]
 BucketSpacing = Literal["log", "linear"]
 LandmarkBucketing = Literal["fixed", "learnable", "soft", "auto"]
 LandmarkDesign = Literal["position_adaptive", "global", "per_layer", "attention"]
+ReplicationUntrained = Literal["nothing", "boundaries", "landmarks"]
 SchedulerType = Literal["cosine", "linear", "constant"]
 
 # Lowest and highest allowed value, both inclusive.
@@ -27,6 +28,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "num_landmarks": (0, math.inf),
     "landmark_dropout": (0.0, 0.99),
     "num_buckets": (1, math.inf),
+    "replication_bucket_range": (2, math.inf),
     "boundary_lr_scale": (0.0, math.inf),
     "boundary_warmup": (0.0, 1.0),
     "boundary_diversity": (0.0, math.inf),
@@ -130,6 +132,12 @@ class HyLoRADAConfig(_Config):
         replication_noncausal_pooling: with ``global`` or ``per_layer``, pool over the whole block,
             future tokens included, as the published code did. Such a model sees the tokens that it
             has to predict; use it only to reproduce published figures.
+        replication_bucket_range: with fixed buckets, space them linearly over so many positions
+            instead of over the block, as the published code did with 32,768: all positions of a
+            short block then share the first bucket. Only to reproduce published figures.
+        replication_untrained: with learnable buckets, what no optimizer gets: ``boundaries``, or
+            all parameters of the ``landmarks``, which the published code hung on the base without
+            registering them. Only to reproduce published figures.
         landmark_bucketing: ``fixed`` buckets have hard edges; ``learnable`` ones are soft and their
             boundaries are trained; ``soft`` ones start as ``learnable`` ones do, but their
             boundaries are never trained, which separates the effect of softness from that of
@@ -177,6 +185,8 @@ class HyLoRADAConfig(_Config):
     share_landmarks: bool = False
     share_gates: bool = False
     replication_noncausal_pooling: bool = False
+    replication_bucket_range: int | None = None
+    replication_untrained: ReplicationUntrained = "nothing"
     landmark_bucketing: LandmarkBucketing = "fixed"
     bucketing_study: str | None = None
     num_buckets: int = 32
@@ -191,7 +201,8 @@ class HyLoRADAConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = [*self._bucket_problems(), *self._design_problems(), *self._attention_problems()]
+        problems = [*self._bucket_problems(), *self._design_problems()]
+        problems += [*self._attention_problems(), *self._replication_problems()]
         if self.boundary_warmup > 0 and self.boundary_init != "fixed":
             problems.append(
                 f"boundary_warmup {self.boundary_warmup} needs boundary_init 'fixed', "
@@ -268,6 +279,21 @@ class HyLoRADAConfig(_Config):
             problems.append(
                 f"groups of {group} tokens (attention_group) don't fit a block of {length} "
                 "positions; shifted_sparse_attention needs 2 groups of 2 tokens at least"
+            )
+        return problems
+
+    def _replication_problems(self) -> list[str]:
+        problems = []
+        buckets = self.landmark_bucketing if self.has_buckets else "no"
+        reach, untrained = self.replication_bucket_range, self.replication_untrained
+        if reach is not None and buckets != "fixed":
+            problems.append(
+                f"replication_bucket_range {reach} needs fixed buckets, got {buckets} buckets"
+            )
+        if untrained != "nothing" and buckets != "learnable":
+            problems.append(
+                f"replication_untrained {untrained!r} needs learnable buckets, got {buckets} "
+                "buckets"
             )
         return problems
 
@@ -357,6 +383,11 @@ class TrainingConfig(_Config):
         adam_beta1: AdamW's decay rate of the first moment.
         adam_beta2: AdamW's decay rate of the second moment.
         adam_epsilon: the constant that AdamW adds to the root of the second moment.
+        replication_bf16: hold the adapter's parameters, their gradients and both moments in
+            bfloat16, as the published code did. Only a :class:`Seat` does so; only to reproduce
+            published figures.
+        replication_pads: train and evaluate on one row a paragraph, filled up with end-of-text
+            tokens that count in the loss, as the published code did. Only studies do so.
     """
 
     max_steps: int = 250
@@ -369,6 +400,8 @@ class TrainingConfig(_Config):
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8
+    replication_bf16: bool = False
+    replication_pads: bool = False
 
 
 def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:

@@ -215,7 +215,7 @@ class Adapter(nn.Module):
         instead of hundreds. Call it once, when training begins.
 
         Returns:
-            The parameters and the gradients (zeros), [num_parameters] each.
+            The parameters and the gradients (zeros) of the groups, as a vector each.
         """
         self.hold_boundaries(None)  # a seat holds boundaries itself
         ordered = [p for group in self._grouped().values() for p in group]
@@ -301,7 +301,8 @@ class Adapter(nn.Module):
         """Return AdamW's parameter groups: matrices, scalars and boundaries.
 
         Only matrices have weight decay, and boundaries have their own learning rate: each group
-        carries ``lr_scale``, its factor of the scheduled rate.
+        carries ``lr_scale``, its factor of the scheduled rate. Parameters that are kept from the
+        optimizer (:meth:`untrained`) are in no group.
         """
         decay = {"matrices": weight_decay}
         scale = {"boundaries": self.config.boundary_lr_scale}
@@ -315,10 +316,21 @@ class Adapter(nn.Module):
             for name, params in self._grouped().items()
         ]
 
+    def untrained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that no optimizer gets, by name (``replication_untrained``)."""
+        kept_out: dict[str, tuple[str, ...]] = {
+            "boundaries": ("landmark.boundaries",),
+            "landmarks": ("landmark.",),
+        }
+        prefixes = kept_out.get(self.config.replication_untrained, ())
+        return {name: p for name, p in self.named_parameters() if name.startswith(prefixes)}
+
     def _grouped(self) -> dict[str, list[nn.Parameter]]:
         groups: dict[str, list[nn.Parameter]] = {"matrices": [], "scalars": [], "boundaries": []}
+        untrained = self.untrained()
         for name, parameter in self.named_parameters():  # LoRA comes first
-            groups[group_of(name, parameter.ndim)].append(parameter)
+            if name not in untrained:
+                groups[group_of(name, parameter.ndim)].append(parameter)
         return {name: params for name, params in groups.items() if params}
 
 

@@ -18,19 +18,22 @@ class BatchOrder:
         num_blocks: N.
         batch_size: b, the blocks per step; a step may straddle two epochs, so no block is skipped.
         seed: seed of the shuffles.
+        first: number of the first block, where the N blocks follow others in one array.
     """
 
-    def __init__(self, num_blocks: int, batch_size: int, seed: int) -> None:
+    def __init__(self, num_blocks: int, batch_size: int, seed: int, *, first: int = 0) -> None:
         self.num_blocks = num_blocks
         self.batch_size = batch_size
         self.seed = seed
+        self.first = first
         self._epochs: dict[int, npt.NDArray[np.int64]] = {}
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
         """Return the b block numbers of optimizer step ``step`` (from 0)."""
         places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs, offsets = np.divmod(places, self.num_blocks)
-        return np.array([self._epoch(int(e))[o] for e, o in zip(epochs, offsets, strict=True)])
+        own = [self._epoch(int(e))[o] for e, o in zip(epochs, offsets, strict=True)]
+        return self.first + np.array(own)
 
     def _epoch(self, epoch: int) -> npt.NDArray[np.int64]:
         order = self._epochs.get(epoch)

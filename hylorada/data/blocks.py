@@ -7,7 +7,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,7 +96,7 @@ class Blocks:
     def _at(self, places: _Ints) -> "Blocks":
         input_ids = self.input_ids[places]
         return Blocks(
-            input_ids, self.num_bytes[places], self.dropped_tokens, _fingerprint(input_ids)
+            input_ids, self.num_bytes[places], self.dropped_tokens, fingerprint_of(input_ids)
         )
 
 
@@ -138,11 +138,11 @@ def build_blocks(
         blocks = _pack(documents, tokenizer, block_size, split)
     else:
         blocks = _pack_once(documents, tokenizer, block_size, split, cache_dir)
-    _check_ids(blocks, tokenizer, split, num_embeddings)
+    check_ids(blocks, tokenizer, split, num_embeddings)
     return blocks
 
 
-def _check_ids(
+def check_ids(
     blocks: Blocks, tokenizer: "PreTrainedTokenizerBase", split: str, num_embeddings: int | None
 ) -> None:
     """Refuse tokens without an embedding: a forward pass would fail, on a GPU without a reason.
@@ -193,7 +193,7 @@ def _pack(
     kept = num_blocks * block_size
     input_ids = tokens[:kept].astype(np.int32).reshape(num_blocks, block_size)
     num_bytes = sizes[:kept].reshape(num_blocks, block_size)[:, 1:].sum(axis=1)
-    return Blocks(input_ids, num_bytes, len(tokens) - kept, _fingerprint(input_ids))
+    return Blocks(input_ids, num_bytes, len(tokens) - kept, fingerprint_of(input_ids))
 
 
 def _tokenize(
@@ -202,6 +202,20 @@ def _tokenize(
     """Return the tokens of all documents with separators, and the UTF-8 bytes of each token."""
     tokens: list[_Ints] = []
     sizes: list[_Ints] = []
+    for ids, num_bytes in tokenized(documents, tokenizer):
+        if tokens:
+            tokens.append(np.array([tokenizer.eos_token_id], dtype=np.int64))
+            sizes.append(np.zeros(1, dtype=np.int64))
+        tokens.append(ids)
+        sizes.append(num_bytes)
+    nothing = np.empty(0, dtype=np.int64)
+    return np.concatenate([nothing, *tokens]), np.concatenate([nothing, *sizes])
+
+
+def tokenized(
+    documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
+) -> Iterator[tuple[_Ints, _Ints]]:
+    """Yield the tokens of each document that has any, and the UTF-8 bytes of each token."""
     for start in range(0, len(documents), _DOCUMENTS_PER_CALL):
         texts = list(documents[start : start + _DOCUMENTS_PER_CALL])
         # `verbose=False` because texts longer than the model's limit are normal here.
@@ -211,15 +225,9 @@ def _tokenize(
         for text, ids, offsets in zip(
             texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
-            if not ids:
-                continue
-            if tokens:
-                tokens.append(np.array([tokenizer.eos_token_id], dtype=np.int64))
-                sizes.append(np.zeros(1, dtype=np.int64))
-            tokens.append(np.asarray(ids, dtype=np.int64))
-            sizes.append(_token_bytes(text, np.asarray(offsets, dtype=np.int64)))
-    nothing = np.empty(0, dtype=np.int64)
-    return np.concatenate([nothing, *tokens]), np.concatenate([nothing, *sizes])
+            if ids:
+                spans = np.asarray(offsets, dtype=np.int64)
+                yield np.asarray(ids, dtype=np.int64), _token_bytes(text, spans)
 
 
 def _token_bytes(text: str, offsets: _Ints) -> _Ints:
@@ -243,7 +251,8 @@ def _token_bytes(text: str, offsets: _Ints) -> _Ints:
     return np.diff(furthest, prepend=0)
 
 
-def _fingerprint(input_ids: npt.NDArray[np.int32]) -> str:
+def fingerprint_of(input_ids: npt.NDArray[np.int32]) -> str:
+    """Return the first 16 hex digits of the SHA-256 over tokens and block size."""
     digest = hashlib.sha256(f"{input_ids.shape[1]}\n".encode())
     digest.update(np.ascontiguousarray(input_ids, dtype="<i4").tobytes())
     return digest.hexdigest()[:16]
@@ -274,7 +283,7 @@ def _read_cache(path: Path, block_size: int) -> Blocks | None:
             dropped, fingerprint = int(stored["dropped_tokens"]), str(stored["fingerprint"])
         sound = (
             input_ids.shape == (len(num_bytes), block_size)
-            and _fingerprint(input_ids) == fingerprint
+            and fingerprint_of(input_ids) == fingerprint
         )
     except _DAMAGE:
         sound = False

@@ -76,6 +76,9 @@ def adamw(adapter: Adapter, training: TrainingConfig | TrainingArguments) -> Bou
             "training must be a TrainingConfig or transformers' TrainingArguments, "
             f"got {training!r}"
         )
+    faults = ("replication_bf16", "replication_pads")
+    if isinstance(training, TrainingConfig) and any(getattr(training, f) for f in faults):
+        raise InputError(f"{' and '.join(faults)} belong to studies; this optimizer has neither")
     adapter.refuse_if_seated()
     if not any(parameter.requires_grad for parameter in adapter.parameters()):
         raise InputError(

@@ -24,6 +24,7 @@ from hylorada.training.seat import Seat
 _FORMAT = "hylorada-seat-4"
 _TEXTS = ("step", "extra", "layout")
 _VECTORS = ("values", "exp_avg", "exp_avg_sq")
+_UNTRAINED = "untrained/"  # begins the names of parameters outside the optimizer's groups
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
 
@@ -46,6 +47,7 @@ def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
         for v in _VECTORS
     }
     tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
+    tensors |= {n: p.detach().cpu().clone() for n, p in _untrained(seat).items()}
     tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
     texts = {
         "step": str(seat.step),
@@ -73,7 +75,7 @@ def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
     _compare(path, "parameters", json.loads(metadata["layout"]), _layout(seat))
     vectors = {
         f"{g.settings['name']}/{v}": getattr(g, v) for g in seat.groups for v in (*_VECTORS, "step")
-    }
+    } | _untrained(seat)
     stream = tensors.get("dropout_stream", seat.adapter.dropout_stream.get_state())
     # the size of the stream's state depends on the kind of device, so any size is accepted
     vectors["dropout_stream"] = torch.empty(stream.shape, dtype=torch.uint8)
@@ -106,7 +108,11 @@ def read_parameters(path: Path) -> dict[str, Tensor]:
     metadata, tensors = _read(path)
     shapes: dict[str, list[int]] = json.loads(metadata["layout"])
     starts: dict[str, int] = defaultdict(int)
-    parameters = {}
+    parameters = {
+        name.removeprefix(_UNTRAINED): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_UNTRAINED)
+    }
     for name, shape in shapes.items():  # a group's vector holds its parameters in this order
         group = group_of(name, len(shape))
         span = slice(starts[group], starts[group] + math.prod(shape))
@@ -153,9 +159,15 @@ def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
     return f"{crc:08x}"
 
 
+def _untrained(seat: Seat) -> dict[str, Tensor]:
+    """Return the parameters outside the groups by their names in the file."""
+    return {f"{_UNTRAINED}{name}": p for name, p in seat.adapter.untrained().items()}
+
+
 def _layout(seat: Seat) -> dict[str, list[int]]:
-    """Return the shape of every parameter by name."""
-    return {name: list(parameter.shape) for name, parameter in seat.adapter.named_parameters()}
+    """Return the shape of every parameter of the groups by name."""
+    untrained = seat.adapter.untrained()
+    return {n: list(p.shape) for n, p in seat.adapter.named_parameters() if n not in untrained}
 
 
 def _shape(tensor: Tensor) -> _Shape:

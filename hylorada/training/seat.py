@@ -14,6 +14,7 @@ from hylorada.config import TrainingConfig
 from hylorada.data.batch_order import BatchOrder
 from hylorada.errors import Diverged
 from hylorada.runtime.devices import column, to_device
+from hylorada.training.bf16_step import round_to_bf16, step_in_bf16
 
 
 def learning_rate_factor(step: int, training: TrainingConfig) -> float:
@@ -45,6 +46,7 @@ class Group:
         exp_avg: [n], AdamW's first moments.
         exp_avg_sq: [n], AdamW's second moments.
         step: number of updates so far, on the CPU; the same for all its parameters.
+        bf16: whether all four vectors hold bfloat16 numbers (``replication_bf16``).
     """
 
     settings: dict[str, Any]
@@ -53,6 +55,7 @@ class Group:
     exp_avg: Tensor
     exp_avg_sq: Tensor
     step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
+    bf16: bool = False
 
 
 class Seat:
@@ -84,10 +87,13 @@ class Seat:
         self.step = 0
         groups = adapter.optimizer_groups(training.weight_decay)
         grouped = [id(p) for g in groups for p in g["params"]]
-        assert sorted(grouped) == sorted(id(p) for p in adapter.parameters()), (
+        left_out = [id(p) for p in adapter.untrained().values()]
+        assert sorted(grouped + left_out) == sorted(id(p) for p in adapter.parameters()), (
             "parameters and groups differ"
         )
         values, self.grads = adapter.flatten()
+        if training.replication_bf16:
+            round_to_bf16([values, *adapter.untrained().values()])
         self.alive = torch.ones((), dtype=torch.bool, device=values.device)
         self.diverged: Diverged | None = None
         self.optimizer = torch.optim.AdamW(
@@ -100,7 +106,7 @@ class Seat:
         parts = (values, self.grads, torch.zeros_like(values), torch.zeros_like(values))
         columns = zip(*(part.split(sizes) for part in parts), strict=True)
         self.groups = [
-            Group(settings, *vectors)
+            Group(settings, *vectors, bf16=training.replication_bf16)
             for settings, vectors in zip(self.optimizer.param_groups, columns, strict=True)
         ]
 
@@ -141,6 +147,7 @@ class Seat:
         first = groups["matrices"]
         fields: dict[str, Any] = {
             **adapter.applied(),
+            "replication_untrained": self._untrained(),
             "learning_rate": self.training.learning_rate,
             "weight_decay": first["weight_decay"],
             "adam_beta1": first["betas"][0],
@@ -151,10 +158,20 @@ class Seat:
             "max_grad_norm": self.training.max_grad_norm,
             "warmup_ratio": self.training.warmup_ratio,
             "lr_scheduler_type": self.training.lr_scheduler_type,
+            "replication_bf16": all(group.bf16 for group in self.groups),
+            "replication_pads": self.order.first > 0,
         }
         if "boundaries" in groups:
             fields["boundary_lr_scale"] = groups["boundaries"]["lr_scale"]
         return fields
+
+    def _untrained(self) -> str:
+        """Return which of the adapter's parameters the optimizer does not have."""
+        grouped = {id(p) for g in self.optimizer.param_groups for p in g["params"]}
+        names = {n for n, p in self.adapter.named_parameters() if id(p) not in grouped}
+        if names == {"landmark.boundaries"}:
+            return "boundaries"
+        return "landmarks" if names else "nothing"
 
 
 class PendingStep:
@@ -205,6 +222,7 @@ def update(seats: Sequence[Seat], losses: Tensor) -> PendingStep:
     """
     moving = [seat.moving_groups() for seat in seats]
     owner = to_device([k for k, groups in enumerate(moving) for _ in groups], losses.device)
+    round_to_bf16([seat.grads for seat in seats if seat.training.replication_bf16])
     norms = _norms(moving, losses)
     limits = column(tuple((s.training.max_grad_norm,) for s in seats), norms.dtype, norms.device)[0]
     alive = torch.stack([s.alive for s in seats]) & losses.isfinite() & norms.isfinite()
@@ -261,6 +279,19 @@ def _adamw(groups: Sequence[Group], device_scalars: Tensor) -> None:
         device_scalars: [2, G], the factor that clips the gradient, and 1 where the group changes,
             0 where it stays as it is.
     """
+    low = [k for k, group in enumerate(groups) if group.bf16]
+    if not low:
+        _adamw_in_full(groups, device_scalars)
+        return
+    changes = step_in_bf16([groups[k] for k in low], device_scalars[:, low])
+    if high := [k for k in range(len(groups)) if k not in low]:
+        _adamw_in_full([groups[k] for k in high], device_scalars[:, high])
+    for vector, moved in changes:
+        vector.copy_(moved)
+
+
+def _adamw_in_full(groups: Sequence[Group], device_scalars: Tensor) -> None:
+    """Update the vectors of G groups at full precision; see :func:`_adamw`."""
     scalars = [_scalars(g.settings, g.step.item() + 1) for g in groups]
     if device_scalars.is_cuda:
         _step_end_to_end(groups, scalars, device_scalars)

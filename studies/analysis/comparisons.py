@@ -166,7 +166,14 @@ def _differences(losses: ConfirmLosses, arm: str, reference: str, factor: float)
     ours, theirs = (
         [losses.blocks(a, s, factor, seeds) for s, seeds in places] for a in (arm, reference)
     )
-    return paired(arm, reference, ours, theirs, losses.study.block_size - 1, losses.documents)
+    return paired(
+        arm,
+        reference,
+        ours,
+        theirs,
+        losses.study.block_size - 1,
+        losses.documents_of(arm, reference),
+    )
 
 
 def _own_best(losses: ConfirmLosses, arm: str, reference: str) -> OwnBest | None:
@@ -187,7 +194,7 @@ def _own_best(losses: ConfirmLosses, arm: str, reference: str) -> OwnBest | None
         )
         for a in (arm, reference)
     )
-    return own_best(ours, theirs, factors.index(1.0), losses.documents)
+    return own_best(ours, theirs, factors.index(1.0), losses.documents_of(arm, reference))
 
 
 def _at_factors(
@@ -292,6 +299,8 @@ def _positions(losses: ConfirmLosses, arm: str, reference: str, level: float) ->
     ours, theirs = (
         [losses.bins(a, s, 1.0, seeds) for s, seeds in places] for a in (arm, reference)
     )
-    family = by_position((arm, reference), ours, theirs, tokens, losses.documents)
+    family = by_position(
+        (arm, reference), ours, theirs, tokens, losses.documents_of(arm, reference)
+    )
     compared = method.compare(list(family.values()), level=level, margin=losses.margin)
     return {name: _decided(c) for name, c in zip(family, compared, strict=True)}

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from studies.spec.study import Study
+from studies.trials.messages import split_for
 from studies.trials.records import Record, read_block_bins
 from studies.trials.winners import winners
 
@@ -46,6 +47,12 @@ class ConfirmLosses:
         complete = [r for runs in self.runs.values() for r in runs]
         self._bins = {r.name: read_block_bins(folder, r) for r in complete}
         self.has_bins = bool(self._bins) and all(b.ndim == 2 for b in self._bins.values())
+
+    def documents_of(self, *arms: str) -> npt.NDArray[np.int64] | None:
+        """Return the documents of the test blocks of arms; None for padded rows."""
+        runs = [r for (_, arm), of_arm in self.runs.items() if arm in arms for r in of_arm]
+        padded = any(split_for("test", r.training) != "test" for r in runs)
+        return None if padded else self.documents
 
     def seeds(self, search: int, factor: float = 1.0) -> tuple[int, ...]:
         """Return the seeds that all arms have finished in a search at a factor.

@@ -1,11 +1,14 @@
 """Notes on a study's results: what a reader of the verdict should also know."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from hylorada import HyLoRADAConfig, TrainingConfig
 from studies.analysis.comparisons import run_spread
 from studies.analysis.confirm_losses import ConfirmLosses
+from studies.analysis.verdict import listed
 from studies.spec.study import Study
 from studies.trials.records import Record
 from studies.trials.store import Store
@@ -32,6 +35,7 @@ def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]
         *_idle_boundaries(paired),
         *empty_buckets(paired, store.study.block_size),
         *_looks_ahead(paired),
+        *_repeated_faults(paired),
     ]
 
 
@@ -119,7 +123,10 @@ def _idle_boundaries(runs: Runs) -> list[str]:
     """Name the arms whose boundaries hardly moved: their result says little about learning them."""
     notes = []
     for arm, of_arm in runs.items():
-        last = [r.reports[-1] for r in of_arm if r.reports[-1].boundaries]
+        learning = [
+            r for r in of_arm if r.adapter.get("replication_untrained", "nothing") == "nothing"
+        ]
+        last = [r.reports[-1] for r in learning if r.reports[-1].boundaries]
         moved = [
             abs(end - start)
             for report in last
@@ -178,6 +185,31 @@ def _looks_ahead(runs: Runs) -> list[str]:
         "(replication_noncausal_pooling), so its PPL is not that of a language model"
         for arm, of_arm in runs.items()
         if of_arm and sees_future(of_arm[0])
+    ]
+
+
+def _repeated_faults(runs: Runs) -> list[str]:
+    """Name the faults of the published code that runs repeat, and the arms that do."""
+    arms: dict[str, list[str]] = {}
+    for arm, of_arm in runs.items():
+        for field, value in repeated_faults(of_arm[0]) if of_arm else ():
+            named = field if value is True else f"{field} {value}"
+            arms.setdefault(named, []).append(arm)
+    return [
+        f"{fault} repeats a fault of the published code in {listed(names)}"
+        for fault, names in arms.items()
+    ]
+
+
+def repeated_faults(record: Record) -> list[tuple[str, Any]]:
+    """Return the fields of a run that repeat faults, but for the one that has a note of its own."""
+    defaults = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
+    return [
+        (field, value)
+        for field, value in {**record.adapter, **record.training}.items()
+        if field.startswith("replication_")
+        and field != "replication_noncausal_pooling"
+        and value != defaults[field]
     ]
 
 

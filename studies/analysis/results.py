@@ -15,8 +15,10 @@ from studies.analysis.components import Component, components_of
 from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.notes import repeated_look, result_notes
 from studies.analysis.recommendations import recommendations
+from studies.analysis.replication import Replicated, replicated
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
+from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 from studies.trials.records import (
     Record,
@@ -79,6 +81,7 @@ class Results:
             split.
         components: Comparisons held against the published criteria, if the study asks for that.
         recommendations: Arms by use, in sentences, from these components.
+        replication: The published claims, measured; only for the study ``replication``.
     """
 
     study: str
@@ -93,6 +96,7 @@ class Results:
     looks: tuple[int, ...] = ()
     components: tuple[Component, ...] = ()
     recommendations: tuple[str, ...] = ()
+    replication: tuple[Replicated, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,9 +134,10 @@ def gather(
         components_of(study, store.records, comparisons, parameters) if study.criteria else ()
     )
     earlier = _earlier(before, comparisons)
+    base_ppl = None if base is None else float(base["ppl"])
     return Results(
         study=study.name,
-        base_ppl=None if base is None else float(base["ppl"]),
+        base_ppl=base_ppl,
         tokens=losses.tokens(),
         arms=arms,
         comparisons=comparisons,
@@ -143,6 +148,7 @@ def gather(
         looks=looks,
         components=components,
         recommendations=recommendations(components, {a.arm: a.ppl for a in arms}),
+        replication=replicated(losses, base_ppl) if study.definition == REPLICATION else (),
     )
 
 

@@ -35,9 +35,10 @@ from hylorada.runtime.checksums import digest
 from hylorada.runtime.cores import available_cores
 from hylorada.runtime.devices import own_threads
 from studies.files.folder_files import patiently, write_atomically
-from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file
+from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file, split_for
 
 BLOCK_NLL = block_file("test")
+PADDED_TRAIN = split_for("train", {"replication_pads": True})
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
 _IO_THREADS = 8  # threads that build and save seats
@@ -61,7 +62,8 @@ class Engine:
         model: name of the base.
         dtype: data type of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
-        blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end.
+        blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end;
+            for jobs with ``replication_pads`` the padded rows of each, too.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class Engine:
         self._lanes = Lanes(
             self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None
         )
-        self._train_ids = torch.from_numpy(blocks["train"].input_ids).to(self.base.device)
+        padded = [blocks[PADDED_TRAIN]] if PADDED_TRAIN in blocks else []
+        train_ids = np.concatenate([b.input_ids for b in (blocks["train"], *padded)])
+        self._train_ids = torch.from_numpy(train_ids).to(self.base.device)
         self.blocks = blocks
         self._on_gpu = self.base.device.type == "cuda"
         self.occupants: dict[str, Occupant] = {}
@@ -119,7 +123,12 @@ class Engine:
     def _seat(self, job: Job) -> Seat:
         adapter = Adapter(self.base, HyLoRADAConfig.from_dict(job.adapter), seed=job.seed)
         training = TrainingConfig.from_dict(job.training)
-        order = BatchOrder(self.blocks["train"].num_blocks, training.batch_size, job.data_seed)
+        # Padded rows follow the blocks in the array of training blocks.
+        split = split_for("train", job.training)
+        first = self.blocks["train"].num_blocks if split == PADDED_TRAIN else 0
+        order = BatchOrder(
+            self.blocks[split].num_blocks, training.batch_size, job.data_seed, first=first
+        )
         return Seat(adapter, training, order)
 
     def attach(self, occupant: Occupant) -> None:
@@ -222,30 +231,33 @@ class Engine:
         if not due:
             return {}
         began = time.perf_counter()
-        evaluations = self._lanes.evaluate(
-            [o.seat.adapter for o in due.values()], self.blocks["validation"]
-        )
-        by_name = self._evaluate_last(
-            {n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]}
-        )
+        evaluations = self._evaluate(due, dict.fromkeys(due, "validation"))
+        ending = {n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]}
+        by_name = self._evaluate(ending, {n: o.job.last_split for n, o in ending.items()})
         self._charge(due.values(), began)
 
-        def save(name: str, evaluation: Evaluation) -> Report | Exception:
+        def save(name: str) -> Report | Exception:
             try:
-                return self._save(due[name], evaluation, by_name.get(name))
+                return self._save(due[name], evaluations[name], by_name.get(name))
             except Exception as error:  # e.g. a full disk, which must not fail the other trials
                 return error
 
         # All at once, because each save waits for the disk.
-        return dict(zip(due, self._io.map(save, due, evaluations), strict=True))
+        return dict(zip(due, self._io.map(save, due), strict=True))
 
-    def _evaluate_last(self, ending: Mapping[str, Occupant]) -> dict[str, Evaluation]:
-        """Evaluate ending trials on the last split of each, those with the same split together."""
+    def _evaluate(
+        self, occupants: Mapping[str, Occupant], splits: Mapping[str, str]
+    ) -> dict[str, Evaluation]:
+        """Evaluate trials on a split each ("": none), those with the same blocks together."""
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, occupant in occupants.items():
+            if splits[name]:
+                groups[split_for(splits[name], occupant.job.training)].append(name)
         by_name: dict[str, Evaluation] = {}
-        for split in dict.fromkeys(o.job.last_split for o in ending.values() if o.job.last_split):
-            members = {n: o.seat.adapter for n, o in ending.items() if o.job.last_split == split}
-            evaluations = self._lanes.evaluate(list(members.values()), self.blocks[split])
-            by_name |= zip(members, evaluations, strict=True)
+        for blocks, names in groups.items():
+            adapters = [occupants[n].seat.adapter for n in names]
+            evaluations = self._lanes.evaluate(adapters, self.blocks[blocks])
+            by_name |= zip(names, evaluations, strict=True)
         return by_name
 
     def _save(self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None) -> Report:

@@ -18,6 +18,7 @@ from studies.reporting.drawing import THEME
 from studies.reporting.explanation_plot import explained
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
 from studies.reporting.findings import findings
+from studies.reporting.replication_table import replication_sheet, replication_title
 from studies.reporting.tables import (
     WORDS,
     Sheet,
@@ -54,7 +55,8 @@ def comparison_tables(results: Results) -> list[Drawing]:
     """Return what the table of arms leaves out: the components, or many arms' comparisons."""
     if results.components:
         return [Drawing(components_sheet(results))]
-    return [Drawing(changes_sheet(results))] if many_references(results) else []
+    listed = many_references(results) and not results.replication  # which has tables of its own
+    return [Drawing(changes_sheet(results))] if listed else []
 
 
 def verdict_lines(results: Results) -> list[str]:
@@ -89,6 +91,7 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
             _forest(results, colors),
             _html(comparisons_sheet(results)),
         ),
+        *_replication(results),
         *_rates(results, colors),
         *_positions(results),
         *(_boundaries(arm, records, study, colors[arm]) for arm in study.arms),
@@ -167,6 +170,15 @@ def _forest(results: Results, colors: Mapping[str, str]) -> str:
         "2 %)."
     )
     return _figure(plots.forest(results.comparisons, colors), caption)
+
+
+def _replication(results: Results) -> list[str]:
+    """Return the section on the published claims; empty in every other study."""
+    tables = [
+        f"<h3>{_escape(replication_title(c))}</h3>{_html(replication_sheet(c))}"
+        for c in results.replication
+    ]
+    return [_section("Published claims and the faults of their code", *tables)] if tables else []
 
 
 def _rates(results: Results, colors: Mapping[str, str]) -> list[str]:

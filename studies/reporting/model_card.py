@@ -11,7 +11,7 @@ import yaml
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.portable_names import portable_path
 from studies.analysis.comparisons import Comparison
-from studies.analysis.notes import sees_future
+from studies.analysis.notes import repeated_faults, sees_future
 from studies.files.paths import without_folder
 from studies.reporting.winner_choice import Winner
 
@@ -75,6 +75,10 @@ def _perplexities(winner: Winner) -> str:
         if sees_future(winner.run)
         else ""
     )
+    if faults := [f"`{field}`" for field, _ in repeated_faults(winner.run)]:
+        warning += (
+            f"**This adapter repeats faults of the published code**: {', '.join(faults)}.\n\n"
+        )
     return (
         f"{warning}Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} "
         f"({results.tokens:,} tokens). Mean over {len(arm.seeds)} paired runs: {arm.ppl:,.4f}, "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.process.terminal_text import silence
-from studies.reporting.terminal import Terminal
+from studies.reporting.terminal import Drawing, Terminal
 from studies.trials.messages import ERROR_LOG
 
 
@@ -50,12 +50,17 @@ def print_json(values: Any, **options: Any) -> None:
 def print_results(results: Any, as_json: bool) -> None:
     """Print a study's table, verdict and notes, or all of its results as JSON."""
     from studies.reporting.html_report import comparison_tables, table, verdict_lines
+    from studies.reporting.replication_table import replication_sheet, replication_title
 
     if as_json:
         print_json(results.to_dict(), indent=1)
         return
+    terminal = Terminal()
     for drawn in (table(results), *comparison_tables(results)):
-        Terminal().print(drawn)
+        terminal.print(drawn)
+    for claim in results.replication:
+        print(replication_title(claim))
+        terminal.print(Drawing(replication_sheet(claim)))
     notes = (f"note: {note}" for note in results.notes)
     for line in (*verdict_lines(results), *results.recommendations, *notes):
         print(line)

@@ -12,8 +12,8 @@ from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
 
 WORDS = {
-    *("against", "arm", "comparison", "component", "effect", "outcome", "parameter", "reason"),
-    *("searched", "searched over", "stage", "state", "status", "trial"),
+    *("against", "arm", "comparison", "component", "effect", "fault", "outcome", "parameter"),
+    *("reason", "searched", "searched over", "stage", "state", "status", "trial"),
 }
 MOST_REFERENCES = 3  # columns of changes in the table of arms; beyond, comparisons are listed
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
@@ -69,7 +69,10 @@ def many_references(results: Results) -> bool:
 
 
 def arms_sheet(results: Results) -> Sheet:
-    """Return one row per arm and one column of changes per reference, the bare base first."""
+    """Return one row per arm and one column of changes per reference, the bare base first.
+
+    With more references than fit beside each other, the changes are left to the comparisons.
+    """
     compared = {c.reference for c in results.comparisons}
     references = (
         [] if many_references(results) else [a.arm for a in results.arms if a.arm in compared]

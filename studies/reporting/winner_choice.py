@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hylorada import InputError, nearest
-from studies.analysis.notes import sees_future
+from studies.analysis.notes import repeated_faults, sees_future
 from studies.analysis.results import ArmResult, Results, load_records, read_results
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
@@ -59,8 +59,8 @@ def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
     if arm is not None and arm not in arms:
         raise InputError(f"arm {arm!r} has no confirmed winner; {nearest(arm, arms)}")
     records = load_records(folder)
-    # Don't choose an arm that sees the future, unless the caller names it or every arm does.
-    honest = [a for a in results.arms if not sees_future(records[a.trial])] or results.arms
+    # Don't choose an arm that repeats a published fault, unless the caller names it or all do.
+    honest = [a for a in results.arms if not _is_faulty(records[a.trial])] or results.arms
     chosen = (
         arms[arm]
         if arm is not None
@@ -81,6 +81,10 @@ def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
             f"{checkpoint} is missing; restore it from a backup, or export another seed (--seed)"
         )
     return Winner(study, results, chosen, run, checkpoint)
+
+
+def _is_faulty(record: Record) -> bool:
+    return sees_future(record) or bool(repeated_faults(record))
 
 
 def run_names(arm: ArmResult) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from studies.files.paths import path_problem
 from studies.process.options import Options
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import count_tokens, text_facts, text_notes
-from studies.spec.points import target_modules
+from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import unwritable
 from studies.tracking.services import service_for
+from studies.trials.messages import split_for
 
 # Key of the validation blocks for `explain`. If there are enough blocks that the search has not
 # evaluated trials on, it holds only those.
@@ -85,6 +86,11 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
     if problems or base is None or text is None:
         raise InputError(problems)
     requested_separator, blocks = study.document_separator, _limited(study, whole)
+    if rows := _padded_rows(problems, study, text, tokenizer, base.num_embeddings):
+        pads = {"replication_pads": True}
+        blocks |= {split_for(s, pads): b for s, b in _limited(study, rows).items()}
+    if problems:
+        raise InputError(problems)
     study = dataclasses.replace(study, document_separator=text.separator)
     facts = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
     return Material(
@@ -203,6 +209,24 @@ def _blocks(
     return blocks
 
 
+def _padded_rows(
+    problems: list[str], study: Study, text: Any, tokenizer: Any, num_embeddings: int | None
+) -> dict[str, Any]:
+    """Build the padded rows of each split if any arm uses them; else return nothing."""
+    if not may_set(study, "replication_pads"):
+        return {}
+    from hylorada.data.padded_rows import build_padded_rows
+
+    build = partial(
+        build_padded_rows,
+        tokenizer=tokenizer,
+        block_size=study.block_size,
+        num_embeddings=num_embeddings,
+    )
+    rows = {s: _attempt(problems, build, d, split=s) for s, d in text.splits.items()}
+    return {} if None in rows.values() else rows
+
+
 def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
     """Return the document of each test block that the study uses, or None.
 
@@ -255,8 +279,12 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         "data_fingerprint": text.fingerprint,
         "data_revision": text.revision,
         "block_size": study.block_size,
-        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items() if s != EXPLAIN},
-        **{f"{s}_fingerprint": b.fingerprint for s, b in blocks.items() if s != EXPLAIN},
+        **{f"{s}_blocks": b.num_blocks for s, b in blocks.items() if not s.startswith(EXPLAIN)},
+        **{
+            f"{s}_fingerprint": b.fingerprint
+            for s, b in blocks.items()
+            if not s.startswith(EXPLAIN)
+        },
         "dtype": study.dtype,
         "seed": study.seed,
         "study_fingerprint": study.fingerprint(),

@@ -28,6 +28,8 @@ _CHECKED_TOGETHER = (
     ("landmark_bucketing", "boundary_repulsion"),
     ("share_landmarks", "share_gates", "landmark_design"),
     ("replication_noncausal_pooling", "landmark_design"),
+    ("replication_bucket_range", "landmarks", "landmark_design", "landmark_bucketing"),
+    ("replication_untrained", "landmarks", "landmark_design", "landmark_bucketing"),
     ("boundary_init", "boundary_warmup"),
     ("shifted_sparse_attention", "attention_group"),
     ("shifted_sparse_attention", "landmarks", "num_landmarks", "landmark_design"),

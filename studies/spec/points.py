@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from hylorada import HyLoRADAConfig
-from studies.spec.arms import Arm
+from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS, Arm
+from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 
 _BUCKET_FIELDS = (
@@ -26,8 +27,12 @@ _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     **dict.fromkeys(
         ("landmark_bucketing", "bucketing_study", "num_buckets"), lambda c: c.has_buckets
     ),
-    "bucket_spacing": lambda c: c.has_buckets and not c.has_soft_buckets and c.num_buckets > 1,
+    **dict.fromkeys(
+        ("bucket_spacing", "replication_bucket_range"),
+        lambda c: c.has_buckets and not c.has_soft_buckets and c.num_buckets > 1,
+    ),
     **dict.fromkeys(("temperature", "boundary_init"), lambda c: c.has_soft_buckets),
+    "replication_untrained": lambda c: c.learns_boundaries,
     **dict.fromkeys(
         ("boundary_lr_scale", "boundary_warmup", "boundary_diversity", "boundary_repulsion"),
         lambda c: c.learns_boundaries,
@@ -48,12 +53,34 @@ def target_modules(study: Study) -> set[str]:
     }
 
 
+def may_set(study: Study, field: str) -> bool:
+    """Return whether a study sets or searches a field."""
+    searched = (study.space(arm).parameters for arm in study.arms)
+    fixed = (arm.config for arm in study.arms.values())
+    return any(field in fields for fields in (study.defaults, *fixed, *searched))
+
+
+def replication_problems(study: Study) -> list[str]:
+    """Return a problem for each fault of the published code that another study would repeat."""
+    if study.definition == REPLICATION:
+        return []
+    known = (f for f in sorted(ADAPTER_FIELDS | TRAINING_FIELDS) if f.startswith("replication_"))
+    return [
+        f"{field} repeats a fault of the published code, which only the study {REPLICATION!r} "
+        f"may do; leave it out, or use `hylorada run {REPLICATION}`"
+        for field in known
+        if may_set(study, field)
+    ]
+
+
 def start_problems(study: Study) -> list[str]:
     """Return a problem for each value given for a searched field that no trial would ever have.
 
-    Library defaults are not reported, because the user has not set them.
+    Library defaults are not reported, because the user has not set them. A field that only the
+    study of the published code may set is a problem too.
     """
-    problems = [
+    problems = replication_problems(study)
+    problems += [
         f"{_outside(study, field, allowed, arms)}; the search starts from the defaults, "
         "so change one of the two"
         for field, allowed, arms in _dropped_defaults(study)
@@ -147,6 +174,8 @@ def _empty_log_buckets(config: HyLoRADAConfig) -> int:
     from hylorada.adapters.buckets import fixed_edges  # imports torch
 
     if not config.has_buckets or config.has_soft_buckets or config.bucket_spacing != "log":
+        return 0
+    if config.replication_bucket_range is not None:
         return 0
     assert config.max_positions is not None
     starts = {0, *fixed_edges(config.num_buckets, config.max_positions, "log")}

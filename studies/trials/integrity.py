@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The field in the trial.json of an ended trial that holds the checksum of its whole reports.jsonl.
 CHAIN = "reports_seal"
 _LINE = re.compile(rf'(?P<start>.*), "{SEAL}": "(?P<seal>[0-9a-f]{{16}})"\}}\Z')
-_CONFIGS: Mapping[str, Any] = {"adapter": HyLoRADAConfig, "training": TrainingConfig}
+_DEFAULTS = {"adapter": HyLoRADAConfig().to_dict(), "training": TrainingConfig().to_dict()}
 _CLOSE = 1e-9  # relative tolerance between two sums over the same numbers
 _TRIAL = re.compile(
     r".+-\d{4,}(-at-\d{4,})?(-x[\d.e+-]+)?(-(select|confirm|explain-[0-9a-f]{8})-\d{2,})?"
@@ -131,19 +131,14 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         repeats = record.block is None and record.stage != "explain"
         same = ("arm", "params", "adapter", "training") if repeats else ("arm", "search")
         for field in same:
-            if not _equal(field, getattr(record, field), getattr(winner, field)):
+            if _filled(field, record) != _filled(field, winner):
                 raise damaged(path, f"its {field} is not that of its winner {record.winner!r}")
 
 
-def _equal(field: str, one: Any, other: Any) -> bool:
-    """Return whether two records agree in a field.
-
-    Earlier versions have written configurations without the fields that they didn't know.
-    """
-    if one == other or field not in _CONFIGS:
-        return bool(one == other)
-    defaults = _CONFIGS[field]().to_dict()
-    return {**defaults, **one} == {**defaults, **other}
+def _filled(field: str, record: "Record") -> Any:
+    """Return a field of a record; configurations of earlier versions get later fields' defaults."""
+    value = getattr(record, field)
+    return {**_DEFAULTS[field], **value} if field in _DEFAULTS else value
 
 
 def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -> None:

@@ -16,6 +16,11 @@ ERROR_LOG = "error.txt"  # in a trial's folder: the traceback of its exception
 LAST_SPLIT = {"confirm": "test", "explain": "explain"}
 
 
+def split_for(split: str, training: Mapping[str, Any]) -> str:
+    """Return the name of the blocks of a split that a training sees: its own, or padded rows."""
+    return f"{split}_padded" if training.get("replication_pads") else split
+
+
 def block_file(split: str) -> str:
     """Return the name of the file, in a trial's folder, of its losses on each block of a split."""
     return f"{split}_block_nll.npy"

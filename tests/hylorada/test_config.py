@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -312,3 +313,28 @@ def test_properties_follow_the_fields() -> None:
 def test_field_problems_of_good_values_are_none() -> None:
     assert field_problems(HyLoRADAConfig, CHANGED) == []
     assert field_problems(TrainingConfig, {"learning_rate": 1, "weight_decay": 0}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"landmark_bucketing": "learnable", "replication_bucket_range": 32_768},
+            "replication_bucket_range 32768 needs fixed buckets, got learnable buckets",
+        ),
+        (
+            {"landmark_design": "global", "replication_bucket_range": 32_768},
+            "replication_bucket_range 32768 needs fixed buckets, got no buckets",
+        ),
+        (
+            {"replication_untrained": "boundaries"},
+            "replication_untrained 'boundaries' needs learnable buckets, got fixed buckets",
+        ),
+        ({"replication_bucket_range": 1}, "replication_bucket_range must be at least 2, got 1"),
+    ],
+)
+def test_replication_flag_without_what_it_changes_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        HyLoRADAConfig(**changes)

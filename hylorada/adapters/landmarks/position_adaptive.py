@@ -75,7 +75,11 @@ class PositionLandmark(NormLandmark):
             "dtype": dtype,
         }
         if config.landmark_bucketing == "fixed":
-            return PositionAdaptiveLandmark(bucket_spacing=config.bucket_spacing, **shared)
+            return PositionAdaptiveLandmark(
+                bucket_spacing=config.bucket_spacing,
+                bucket_range=config.replication_bucket_range,
+                **shared,
+            )
         soft = LearnableBucketLandmark if config.learns_boundaries else SoftBucketLandmark
         return soft(temperature=config.temperature, boundary_init=config.boundary_init, **shared)
 
@@ -125,7 +129,8 @@ class PositionLandmark(NormLandmark):
 class PositionAdaptiveLandmark(PositionLandmark):
     """Landmarks gated by fixed buckets, with "log" or "linear" spacing.
 
-    Positions beyond ``max_positions`` fall into the last bucket.
+    Positions beyond ``max_positions`` fall into the last bucket. With ``bucket_range``, which only
+    repeats published figures, buckets have equal widths over so many positions.
     """
 
     edges: Tensor
@@ -138,6 +143,7 @@ class PositionAdaptiveLandmark(PositionLandmark):
         num_buckets: int = 32,
         max_positions: int,
         bucket_spacing: BucketSpacing = "log",
+        bucket_range: int | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -149,9 +155,14 @@ class PositionAdaptiveLandmark(PositionLandmark):
             seed=seed,
             dtype=dtype,
         )
-        edges = fixed_edges(num_buckets, max_positions, bucket_spacing)
-        self.register_buffer("edges", torch.tensor(edges, dtype=torch.long), persistent=False)
-        self.edges_key = (num_buckets, max_positions, bucket_spacing)
+        self.bucket_range = bucket_range
+        spacing = bucket_spacing if bucket_range is None else "linear"
+        self.edges_key = (num_buckets, bucket_range or max_positions, spacing)
+        edges = torch.tensor(fixed_edges(*self.edges_key), dtype=torch.long)
+        self.register_buffer("edges", edges, persistent=False)
+
+    def applied(self) -> dict[str, Any]:
+        return {**super().applied(), "replication_bucket_range": self.bucket_range}
 
     def bucket_weights(self, positions: Tensor) -> Tensor:
         return F.one_hot(hard_bucket(positions, self.edges), self.num_buckets).to(

@@ -15,6 +15,7 @@ from hylorada.adapters.buckets import (
     initial_boundaries,
     soft_bucket_weights,
 )
+from hylorada.adapters.landmarks.position_adaptive import PositionAdaptiveLandmark
 from hylorada.config import BoundaryInit, BucketSpacing
 
 SHAPES = [
@@ -188,3 +189,16 @@ def test_random_boundaries_are_sorted_and_inside(seed: int) -> None:
 def test_starting_boundaries_lie_between_positions() -> None:
     boundaries = initial_boundaries("uniform", 4, 16, _generator(), torch.float64)
     assert (boundaries * 16).tolist() == [3.5, 7.5, 11.5]
+
+
+def test_published_range_puts_a_short_block_into_the_first_bucket() -> None:
+    """The published code computed int(p / (32768 / B)), capped at B - 1."""
+    for buckets in (8, 32):
+        landmark = PositionAdaptiveLandmark(
+            hidden_size=4, max_positions=512, num_buckets=buckets, bucket_range=32_768
+        )
+        places = [0, 1, 511, 1023, 1024, 4095, 4096, 20_000, 32_767, 50_000]
+        published = [min(int(p / (32_768 / buckets)), buckets - 1) for p in places]
+        weights = landmark.bucket_weights(torch.tensor([places]))
+        assert weights[0].argmax(-1).tolist() == published
+        assert set(landmark.bucket_weights(torch.arange(512)).argmax(-1).tolist()) == {0}

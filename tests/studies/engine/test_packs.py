@@ -11,7 +11,7 @@ import pytest
 from hylorada import HyLoRADAConfig, TrainingConfig
 from hylorada.data.blocks import Blocks
 from studies.engine.packs import Engine
-from studies.trials.messages import CHECKPOINT, Job
+from studies.trials.messages import CHECKPOINT, Job, Report
 
 _LENGTH = 16
 
@@ -77,3 +77,32 @@ def test_checkpoint_of_another_trial_is_not_continued(
         for name in expected
         if not name.startswith("_")
     )
+
+
+def test_job_with_pads_trains_and_is_evaluated_on_padded_rows(
+    toy_model: str, tmp_path: Path
+) -> None:
+    """It equals a job without pads in an engine whose blocks are the padded rows."""
+    rng = np.random.default_rng(1)
+    plain, padded = (
+        Blocks(rng.integers(0, 200, size=(n, _LENGTH), dtype=np.int32), np.full(n, 40), 0, "0" * 16)
+        for n in (8, 6)
+    )
+    own = {"train": plain, "validation": plain}
+    both = own | {"train_padded": padded, "validation_padded": padded}
+    engines = [
+        Engine(toy_model, dtype="float32", device="cpu", blocks=blocks)
+        for blocks in (both, {"train": padded, "validation": padded})
+    ]
+    job = make_job(tmp_path / "one")
+    jobs = (
+        replace(job, training={**job.training, "replication_pads": True}),
+        replace(job, folder=str(tmp_path / "two")),
+    )
+    metrics = []
+    for engine, each in zip(engines, jobs, strict=True):
+        engine.attach(engine.build(each))
+        reports = [engine.advance([each.name])[each.name] for _ in range(2)]
+        assert isinstance(reports[-1], Report)
+        metrics.append(reports[-1].metrics)
+    assert metrics[0] == metrics[1]

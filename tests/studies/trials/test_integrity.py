@@ -21,7 +21,7 @@ from studies.files.folder_files import stored_study, study_lock
 from studies.spec.study import Study
 from studies.trials.integrity import check_confirms
 from studies.trials.messages import CHECKPOINT
-from studies.trials.records import read_id
+from studies.trials.records import read_id, read_records
 from studies.trials.store import Store
 
 Damage = Callable[[Path], object]
@@ -388,3 +388,19 @@ def test_status_tells_nothing_while_a_process_is_at_work(
     with study_lock(half):
         assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_run_and_winner_of_different_versions_agree(folder: Path) -> None:
+    """A run that began after an update has fields that its winner's stored files lack."""
+    records = read_records(folder)
+    run = next(r for r in records.values() if r.stage == "confirm")
+    winner = records[run.winner]
+    run.block, run.params = None, winner.params
+    run.adapter, run.training = winner.adapter, winner.training
+    later = ("replication_bucket_range", "replication_untrained")
+    winner.adapter = {k: v for k, v in winner.adapter.items() if k not in later}
+    winner.training = {k: v for k, v in winner.training.items() if k != "replication_bf16"}
+    check_confirms(folder, records)
+    run.training = {**run.training, "replication_bf16": True}
+    with pytest.raises(InputError, match="its training is not that of its winner"):
+        check_confirms(folder, records)
