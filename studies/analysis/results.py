@@ -12,6 +12,7 @@ from hylorada import InputError
 from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
 from studies.analysis.confirm_losses import ConfirmLosses
+from studies.analysis.next_step import NextStep, next_step
 from studies.analysis.notes import repeated_look, result_notes
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
@@ -75,6 +76,8 @@ class Results:
         provenance: Commit, versions, model and data fingerprints, seeds.
         looks: Number of replicates (searches, or seeds of a single search) at each look at the test
             split.
+        next_step: What the published plan does next; None where it has nothing to say, and in
+            results of earlier versions.
     """
 
     study: str
@@ -87,6 +90,7 @@ class Results:
     provenance: Mapping[str, Any]
     earlier: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
+    next_step: NextStep | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -131,6 +135,7 @@ def gather(
         provenance=provenance,
         earlier=earlier,
         looks=looks,
+        next_step=next_step(study, comparisons),
     )
 
 

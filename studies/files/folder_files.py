@@ -160,11 +160,15 @@ def stored_study(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file is lost or damaged.
     """
-    # Before these fields existed, an end token separated any two rows, and TPE and ASHA searched.
+    # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
+    # trials read all of the training split for a number of steps.
     values: dict[str, Any] = {
         "document_separator": "eos",
         "sampler": "tpe",
         "pruner": "asha",
+        "train_blocks": None,
+        "epochs": None,
+        "seed_list": [],
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

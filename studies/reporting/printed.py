@@ -55,5 +55,6 @@ def print_results(results: Any, as_json: bool) -> None:
         print_json(results.to_dict(), indent=1)
         return
     Terminal().print(table(results))
-    for line in (*verdict_lines(results), *(f"note: {note}" for note in results.notes)):
+    step = results.next_step.lines() if results.next_step else []
+    for line in (*verdict_lines(results), *step, *(f"note: {note}" for note in results.notes)):
         print(line)

@@ -14,6 +14,7 @@ from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS
 from studies.spec.fields import field_infos, field_types
 from studies.spec.overrides import override
 from studies.spec.plain_yaml import parse_yaml
+from studies.spec.points import first_points
 from studies.spec.study import FREE, GROWING, Study
 
 ARMS = ("baseline", "fixed", "learnable")
@@ -142,7 +143,8 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
     assert not problems
     study = Study.from_dict(values)
     configs = {
-        arm: [study.configs(arm, point)[0] for point in study.firsts(arm)] for arm in study.arms
+        arm: [study.configs(arm, point)[0] for point in first_points(study, arm)]
+        for arm in study.arms
     }
     assert [c.num_buckets for c in configs["learnable"]] == [4]
     designs = [(c.landmark_design, c.use_dora) for c in configs["fixed"]]
@@ -154,7 +156,7 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
 @pytest.mark.parametrize("arm", ARMS)
 def test_first_of_the_shipped_study_is_its_start(arm: str) -> None:
     study = _study()
-    (point,) = study.firsts(arm)
+    (point,) = first_points(study, arm)
     assert point.items() >= study.start(arm).items()
     assert point.keys() <= study.space(arm).parameters.keys()
 
