@@ -19,6 +19,7 @@ from studies.statistics.decision import SCALE
 Go = Literal["go", "no-go", "undecided"]
 
 _LEAST = SCALE[-1][0]  # the smallest improvement in % that the published scale calls one
+_MOST_COMPARISONS = 3  # of a study whose first comparison is what it is about
 _MOST_SD = 1.0  # in %; runs of the extended budget should differ by less
 _LETTERS = {"strong": "A", "moderate": "B", "minimal": "C", "none": "D", "worse": "D"}
 _GAINS = {
@@ -52,7 +53,7 @@ class NextStep:
 
     scenario: str
     budget: str | None
-    go: Go | None
+    go: str | None
     says: str
     command: str | None
 
@@ -76,14 +77,16 @@ def next_step(study: Study, comparisons: Sequence[Comparison]) -> NextStep | Non
         return None
     go = None if budget is None or budget_after(budget) is None else decide_go(first, budget)
     parts = [] if budget is None else [_phase(first, budget, go)]
+    is_main = learns and len(study.comparisons) <= _MOST_COMPARISONS
     if learns:
-        parts.append(_scenario(first, acts=go != "go" and not _retries(budget, go)))
+        acts = is_main and go != "go" and not _retries(budget, go)
+        parts.append(_scenario(first, acts=acts))
     return NextStep(
         scenario=_letters(first) if learns else "",
         budget=budget,
         go=go,
         says=" ".join(parts),
-        command=_command(study, first, budget, go) if learns or go == "go" else None,
+        command=_command(study, first, budget, go) if is_main or go == "go" else None,
     )
 
 
@@ -102,7 +105,7 @@ def decide_go(c: Comparison, budget: str) -> Go:
 
 
 def _retries(budget: str | None, go: Go | None) -> bool:
-    """Return whether the plan gives a phase another chance: the first, in which one epoch is few."""
+    """Return whether the plan tries a phase with more epochs: the first, which has only one."""
     return go == "no-go" and budget == next(iter(BUDGETS))
 
 

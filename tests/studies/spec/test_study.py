@@ -332,9 +332,9 @@ def test_ranges_of_numbers_with_fractions_are_real() -> None:
 def test_every_field_is_declared_with_its_meaning() -> None:
     infos, types = field_infos(Study), field_types(Study)
     assert [name for name, info in infos.items() if not info.text] == []
-    structured = {"common", "profile", "looks", "defaults", "arms", "comparisons"}
+    structured = {"common", "profile", "looks", "seed_list", "defaults", "arms", "comparisons"}
     assert types.keys() == infos.keys() - structured
-    assert [name for name, info in infos.items() if info.option and name not in types] == []
+    assert [n for n, info in infos.items() if info.option and n not in types] == ["seed_list"]
     assert GROWING == ("trials", "searches", "seeds")
     assert set(FREE) == {*GROWING, "subject", "margin", "looks"}
 
@@ -372,6 +372,8 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
+    "train_blocks": 99,
+    "epochs": 1,
     "eval_every": 4,
     "eval_blocks": 13,
     "test_blocks": 12,
@@ -385,6 +387,7 @@ _CHANGES: dict[str, Any] = {
     "selection_seeds": 7,
     "profile": [1.0],
     "spread_test": False,
+    "seed_list": [42],
     "seed": 1,
     "defaults": STUDY["defaults"] | {"r": 4},
     "arms": STUDY["arms"] | {"baseline": {"config": {"landmarks": False, "r": 4}}},
