@@ -54,7 +54,7 @@ def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int
     are, in its first search, both seeds themselves. In each further search they derive from the
     named seed and the search, because searches must be independent of each other.
     """
-    if stage == "confirm" and study.seed_list:
+    if stage == "confirm" and number < len(study.seed_list):
         named = study.seed_list[number]
         derived = derive_seed(named, "search", search), derive_seed(named, "search data", search)
         return derived if search else (named, named)
