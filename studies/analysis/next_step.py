@@ -168,8 +168,11 @@ def _reason(c: Comparison) -> str:
 def _scenario(c: Comparison, *, acts: bool) -> str:
     """Return the scenario in a sentence, with its action if the study does not just go on."""
     letters = _letters(c)
-    if not _is_settled(c):
+    if len(letters) > 1:
         return f"The interval leaves more than one scenario of the published plan open: {letters}."
+    if not _is_settled(c):
+        uncertain = "but it is not certain after Holm's adjustment"
+        return f"Scenario {letters} of the published plan, {_GAINS[letters]}, {uncertain}."
     action = _ACTIONS[letters].format(arm=c.arm, reference=c.reference)
     then = f": {action}" if acts else ""
     return f"Scenario {letters} of the published plan, {_GAINS[letters]}{then}."

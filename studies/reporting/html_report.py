@@ -278,8 +278,8 @@ def _head(results: Results, study: Study) -> str:
     title = _escape(results.study)
     verdict = " ".join(f"<span>{_escape(line)}</span>" for line in verdict_lines(results))
     opening = f'<h1>{title}</h1><p class="what">{_escape(what)}</p>'
-    step = f'<p class="verdict">{verdict}</p>{_next_step(results)}'
-    return f"<header>{opening}{step}{listed}</header>"
+    answer = f'<p class="verdict">{verdict}</p>{_next_step(results)}'
+    return f"<header>{opening}{answer}{listed}</header>"
 
 
 def _length(study: Study) -> str:

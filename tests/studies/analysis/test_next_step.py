@@ -38,10 +38,10 @@ def _comparison(low: float, high: float, **changes: Any) -> Comparison:
     return replace(made, **changes)
 
 
-def _with_budget(name: str, **changes: Any) -> Study:
+def _with_budget(budget: str, **changes: Any) -> Study:
     defaults = {k: v for k, v in VALUES["defaults"].items() if k != "max_steps"}
     open_ = {**VALUES, "eval_every": None, "grace_steps": None, "defaults": defaults, **changes}
-    study = Study.from_dict({**open_, **BUDGETS[name]})
+    study = Study.from_dict({**open_, **BUDGETS[budget]})
     return with_steps(study, study.train_blocks or 0)
 
 
@@ -88,7 +88,10 @@ def test_interval_decides_scenario_and_command(
 def test_gain_that_holm_does_not_confirm_needs_more_searches() -> None:
     step = _step(-0.9, -0.6, outcome="undecided", p_holm=0.06)
     assert step.command == "hylorada resolve learnable_bucketing --margin 0.5"
-    assert "more than one scenario" not in step.says
+    assert step.says == (
+        "Scenario C of the published plan, a gain of 0.5 to 1 %, but it is not certain after "
+        "Holm's adjustment."
+    )
 
 
 def test_scenario_is_said_with_what_the_plan_does_then() -> None:
