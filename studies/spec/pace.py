@@ -59,7 +59,7 @@ def parse_pace(
     eval_every: int | None,
     grace_steps: int | None,
     reduction_factor: int,
-) -> tuple[dict[str, int | None], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """Fill in what a study's pace leaves open, as far as the number of steps is known.
 
     Returns:
