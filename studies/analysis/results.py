@@ -13,6 +13,7 @@ from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
 from studies.analysis.components import Component, components_of
 from studies.analysis.confirm_losses import ConfirmLosses
+from studies.analysis.next_step import NextStep, next_step
 from studies.analysis.notes import repeated_look, result_notes
 from studies.analysis.recommendations import recommendations
 from studies.analysis.replication import Replicated, replicated
@@ -82,6 +83,8 @@ class Results:
         components: Comparisons held against the published criteria, if the study asks for that.
         recommendations: Arms by use, in sentences, from these components.
         replication: The published claims, measured; only for the study ``replication``.
+        next_step: What the published plan does next; None where it has nothing to say, and in
+            results of earlier versions.
     """
 
     study: str
@@ -97,6 +100,7 @@ class Results:
     components: tuple[Component, ...] = ()
     recommendations: tuple[str, ...] = ()
     replication: tuple[Replicated, ...] = ()
+    next_step: NextStep | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -149,6 +153,7 @@ def gather(
         components=components,
         recommendations=recommendations(components, {a.arm: a.ppl for a in arms}),
         replication=replicated(losses, base_ppl) if study.definition == REPLICATION else (),
+        next_step=next_step(study, comparisons),
     )
 
 

@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 from studies.process.options import PROGRESS, Options
 from studies.spec.fields import field_infos, field_types
@@ -53,6 +54,20 @@ def add_study_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", help="name of a study that has been run")
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Return an option's value, such as 42,123,456, as numbers.
+
+    Raises:
+        argparse.ArgumentTypeError: The value is not a list of whole numbers.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers such as 42,123,456, got {text!r}"
+        ) from None
+
+
 def study_options() -> list[str]:
     """Return the fields of a study that have a command-line option."""
     return [name for name, info in field_infos(Study).items() if info.option]
@@ -72,10 +87,17 @@ def add_study_fields(
     for name in names:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=int if int in types[name] else str,
+            type=_converter(types.get(name, ())),
             metavar=infos[name].option,
             help=infos[name].text.replace("%", "%%") + suffix,
         )
+
+
+def _converter(types: Collection[Any]) -> Callable[[str], Any]:
+    """Return what reads an option's value; a field without plain types holds whole numbers."""
+    if int in types:
+        return int
+    return str if str in types else whole_numbers
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +117,12 @@ def add_study(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="A.B=C",
         help="change one field, such as defaults.max_steps=500; may be repeated",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="NAME",
+        help="published training budget: quick (the first 500 training blocks, 1 epoch), full "
+        "(1000, 3 epochs) or extended (2000, 5 epochs); sets train_blocks and epochs",
     )
     add_study_fields(parser, study_options())
 

@@ -51,21 +51,43 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
 def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Return the plain values of the requested study, and the problems with ``--set``.
 
-    The definition comes first, then the file, then the options, then ``--set``.
+    The definition comes first, then the file, the budget, the options, and ``--set``. What a user
+    changes may replace a part of the definition, so the values are put together twice.
     """
-    from studies.spec.overrides import override
+    from studies.spec.budgets import budget_problems, giving_way
+    from studies.spec.overrides import read_file
 
-    values = dict(_base_values(args))
+    file: dict[str, Any] = read_file(args.config) if args.config else {}
+    base = _base_values(args, file)
+    values, _ = _changed(base, file, args)
+    values, problems = _changed(giving_way(base, values), file, args)
+    if _names_seeds(base, values) and args.seeds is None:
+        values.pop("seeds", None)
+    return values, budget_problems(args.budget) + problems
+
+
+def _changed(
+    base: Mapping[str, Any], file: Mapping[str, Any], args: argparse.Namespace
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the base with all that the user has changed, and the problems with ``--set``."""
+    from studies.spec.budgets import BUDGETS
+    from studies.spec.overrides import merge, override
+
+    values = {**merge(base, file), **BUDGETS.get(args.budget, {})}
     given = {name: getattr(args, name) for name in study_options()}
     values |= {name: value for name, value in given.items() if value is not None}
     return override(values, args.set)
 
 
-def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the values of the definition or the stored study, changed by the file."""
-    from studies.spec.overrides import merge, read_file
+def _names_seeds(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether the user has named seeds whose number takes the place of the base's."""
+    named = values.get("seed_list")
+    same_count = values.get("seeds") == base.get("seeds")
+    return bool(named) and named != base.get("seed_list") and same_count
 
-    file: dict[str, Any] = read_file(args.config) if args.config else {}
+
+def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of the definition or the stored study that the file changes."""
     known = definitions()
     name = str(args.study or file.get("definition") or "")
     if not name:
@@ -75,13 +97,13 @@ def _base_values(args: argparse.Namespace) -> Mapping[str, Any]:
     stored = study_folder(args.storage, name)
     if name in known:
         begun = _as_begun(known[name].values, study_folder(args.storage, args.name or name))
-        return merge(_matching(begun, file, args.config), file)
+        return _matching(begun, file, args.config)
     if stored is None and not args.study and "arms" in file:
         return file  # the file is a definition of its own
     if stored is None:
         hint = nearest(name, [*known, *stored_names(args.storage)])
         raise InputError(f"unknown study {name!r}; {hint}")
-    return merge(_matching(stored_study(stored / "study.json"), file, args.config), file)
+    return _matching(stored_study(stored / "study.json"), file, args.config)
 
 
 def _as_begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:

@@ -161,12 +161,16 @@ def stored_study(path: Path) -> dict[str, Any]:
         InputError: The file is lost or damaged.
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
-    # no report had a table of components.
+    # no report had a table of components, and trials read all of the training split for a number
+    # of steps.
     values: dict[str, Any] = {
         "criteria": False,
         "document_separator": "eos",
         "sampler": "tpe",
         "pruner": "asha",
+        "train_blocks": None,
+        "epochs": None,
+        "seed_list": [],
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

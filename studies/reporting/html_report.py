@@ -298,15 +298,36 @@ def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
         f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials "
-        f"per arm, {study.max_steps} steps per trial, "
-        f"{study.seeds} paired seed{'s' * (study.seeds > 1)} per search"
+        f"per arm, {_length(study)} per trial, "
+        f"{study.seeds} paired seed{'s' * (study.seeds > 1)} per search{_named_seeds(study)}"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
     title = _escape(results.study)
     verdict = " ".join(f"<span>{_escape(line)}</span>" for line in verdict_lines(results))
     opening = f'<h1>{title}</h1><p class="what">{_escape(what)}</p>'
-    return f'<header>{opening}<p class="verdict">{verdict}</p>{listed}</header>'
+    answer = f'<p class="verdict">{verdict}</p>{_next_step(results)}'
+    return f"<header>{opening}{answer}{listed}</header>"
+
+
+def _length(study: Study) -> str:
+    """Return the length of a trial in steps, and in epochs where it was given so."""
+    steps = f"{study.max_steps} steps"
+    if study.epochs is None:
+        return steps
+    return f"{steps} ({study.epochs} epoch{'s' * (study.epochs > 1)})"
+
+
+def _named_seeds(study: Study) -> str:
+    return f" ({', '.join(map(str, study.seed_list))})" if study.seed_list else ""
+
+
+def _next_step(results: Results) -> str:
+    step = results.next_step
+    if step is None:
+        return ""
+    command = f"<br/>Next: <code>{_escape(step.command)}</code>" if step.command else ""
+    return f'<p class="next">{_escape(step.says)}{command}</p>'
 
 
 def _provenance(provenance: Mapping[str, Any]) -> str:
@@ -359,6 +380,7 @@ h3{font-size:1rem;margin:1.8rem 0 .3rem}
 .verdict span{display:block}
 .verdict span:first-child{font-weight:650}
 .verdict span:last-child:not(:first-child){font-size:.92rem;color:var(--soft);margin-top:.3rem}
+.next{margin:.8rem 0 0 1.25rem;font-size:.92rem}
 td:first-child{white-space:nowrap}
 .notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
 .wide{overflow-x:auto;margin:.6rem 0 1.4rem}

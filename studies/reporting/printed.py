@@ -61,6 +61,7 @@ def print_results(results: Any, as_json: bool) -> None:
     for claim in results.replication:
         print(replication_title(claim))
         terminal.print(Drawing(replication_sheet(claim)))
+    step = results.next_step.lines() if results.next_step else []
     notes = (f"note: {note}" for note in results.notes)
-    for line in (*verdict_lines(results), *results.recommendations, *notes):
+    for line in (*verdict_lines(results), *results.recommendations, *step, *notes):
         print(line)

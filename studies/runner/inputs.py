@@ -13,7 +13,8 @@ from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.paths import path_problem
 from studies.process.options import Options
 from studies.process.provenance import code_version, command_line, package_versions
-from studies.runner.text_notes import count_tokens, text_facts, text_notes
+from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
+from studies.spec.budgets import with_steps
 from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import unwritable
@@ -50,8 +51,12 @@ class Material:
     unseen: bool = False
 
     def settled(self, study: Study) -> Study:
-        """Return the study with the actual separator for "auto", so that it resumes with it."""
-        return dataclasses.replace(study, document_separator=self.separator)
+        """Return the study with all that the text decides, so that it resumes with it.
+
+        That is the actual separator for "auto", and the steps of its epochs.
+        """
+        study = dataclasses.replace(study, document_separator=self.separator)
+        return with_steps(study, self.blocks["train"].num_blocks)
 
     def inputs(self) -> dict[str, str]:
         """Return the fingerprints of base and text, which a study folder is bound to."""
@@ -91,13 +96,17 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         blocks |= {split_for(s, pads): b for s, b in _limited(study, rows).items()}
     if problems:
         raise InputError(problems)
-    study = dataclasses.replace(study, document_separator=text.separator)
+    train = blocks["train"]
+    study = with_steps(
+        dataclasses.replace(study, document_separator=text.separator), train.num_blocks
+    )
+    notes = text_notes(text, tokenizer, whole, requested_separator)
     facts = text_facts(text, tokenizer) | {f"{s}_tokens": count_tokens(b) for s, b in whole.items()}
     return Material(
         blocks,
         _provenance(study, base, text, blocks) | facts,
         text.separator,
-        text_notes(text, tokenizer, whole, requested_separator),
+        (*notes, *budget_notes(study, train, whole["train"].num_blocks)),
         _test_documents(study, whole["test"], tokenizer.eos_token_id),
         unseen=_unseen(study, whole["validation"]) is not None,
     )
@@ -240,7 +249,11 @@ def _test_documents(study: Study, test: Any, end_token: int | None) -> Any:
 
 def _limited(study: Study, blocks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the blocks that the study uses."""
-    limits = {"validation": study.eval_blocks, "test": study.test_blocks}
+    limits = {
+        "train": study.train_blocks,
+        "validation": study.eval_blocks,
+        "test": study.test_blocks,
+    }
     used = {}
     for split, whole in blocks.items():
         limit = limits.get(split)

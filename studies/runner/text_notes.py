@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from studies.spec.study import Study
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -51,6 +53,31 @@ def text_notes(
     lines = [f"text {text.name}: {how}"]
     lines += [f"text {split}: {_split(text, split, blocks.get(split))}" for split in text.splits]
     return (*lines, *([f"text left out: {', '.join(text.left_out)}"] if text.left_out else ()))
+
+
+def budget_notes(study: Study, train: "Blocks", num_blocks: int) -> tuple[str, ...]:
+    """Return lines that say how much of the text trials read, where the study limits that.
+
+    Args:
+        study: the study, with its epochs as steps.
+        train: the training blocks that it uses.
+        num_blocks: number of blocks of the whole training split.
+    """
+    used, lines = train.num_blocks, []
+    if study.train_blocks is not None and used < study.train_blocks:
+        lines.append(
+            f"text train: all of its {used:,} blocks, fewer than train_blocks {study.train_blocks}"
+        )
+    elif study.train_blocks is not None:
+        lines.append(f"text train: the first {used:,} of {num_blocks:,} blocks")
+    if study.epochs is not None:
+        passes = "1 epoch" if study.epochs == 1 else f"{study.epochs} epochs"
+        first = f"ASHA's first rung at {study.rungs()[0]}" if study.rungs() else "no rungs"
+        lines.append(
+            f"budget: {passes} of {used:,} blocks are {study.max_steps:,} steps a trial; "
+            f"a report every {study.eval_every}, {first}"
+        )
+    return tuple(lines)
 
 
 def _separator(text: "Text", tokenizer: "PreTrainedTokenizerBase", separator: str) -> str:

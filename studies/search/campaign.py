@@ -249,6 +249,8 @@ class Campaign:
 
 def _times(study: Study) -> str:
     seeds = "1 fresh paired seed" if study.seeds == 1 else f"{study.seeds} fresh paired seeds"
+    if study.seed_list:
+        seeds = f"the named paired seeds {', '.join(map(str, study.seed_list))}"
     rates = ", ".join(f"{f:g}" for f in sorted(study.factors))
     return f"{seeds}, each at {rates} times the learning rate" if len(study.factors) > 1 else seeds
 

@@ -23,12 +23,13 @@ class Pruner(Protocol):
 
 
 def _asha(study: Study) -> Pruner | None:
-    if not study.rungs():
+    rungs = study.rungs()
+    if not rungs:
         return None
     groups = [optuna_name(arm, search) for search in range(study.searches) for arm in study.arms]
     return Asha(
         groups,
-        grace_steps=study.grace_steps,
+        grace_steps=rungs[0],
         reduction_factor=study.reduction_factor,
         max_steps=study.max_steps,
     )

@@ -12,6 +12,7 @@ from studies.process.errors import StudyStopped
 from studies.progress.panel import Panel
 from studies.reporting.html_report import write_html
 from studies.search.open_study import OpenStudy
+from studies.spec.points import first_points
 from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.trials.explanations import EXPLAIN_FILE
@@ -118,7 +119,9 @@ def _begin_search(opened: OpenStudy, panel: Panel) -> None:
         f"{study.name}: {times}{study.trials} trial{'s' * (study.trials > 1)} for each of "
         f"{', '.join(study.arms)}; {_rungs(study)}"
     )
-    jobs = [_probe_job(study, arm, point) for arm in study.arms for point in study.firsts(arm)]
+    jobs = [
+        _probe_job(study, arm, point) for arm in study.arms for point in first_points(study, arm)
+    ]
     opened.cluster.probe(jobs)
     planned = [store.planned(arm, s) for s in range(study.searches) for arm in study.arms]
     panel.begin("search", sum(planned))

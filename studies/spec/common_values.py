@@ -50,8 +50,14 @@ def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int,
 def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int, int]:
     """Return the seeds of the adapter and of the data of a run on fresh seeds.
 
-    All arms, finalists and factors of a search share them.
+    All arms, finalists and factors of a search share them. The confirm seeds that a study names
+    are, in its first search, both seeds themselves. In each further search they derive from the
+    named seed and the search, because searches must be independent of each other.
     """
+    if stage == "confirm" and number < len(study.seed_list):
+        named = study.seed_list[number]
+        derived = derive_seed(named, "search", search), derive_seed(named, "search data", search)
+        return derived if search else (named, named)
     place = [search] if search else []
     adapter_seed = derive_seed(study.seed, stage, *place, number)
     return adapter_seed, derive_seed(study.seed, f"{stage} data", *place, number)

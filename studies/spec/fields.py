@@ -14,6 +14,7 @@ T = TypeVar("T")
 _KEY = "study field"  # in the metadata of a dataclass field
 _PLAIN_TYPES = {bool, int, float, str, type(None)}
 _MOST_FACTORS, _MOST_LOOKS = 9, 10
+_MOST_SEEDS, _LARGEST_SEED = 10**4, 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,29 @@ def look_problems(looks: Any) -> list[str]:
         return [
             f"looks must be at most {_MOST_LOOKS} ascending numbers of replicates, "
             f"each at least 2, got {looks!r}"
+        ]
+    return []
+
+
+def seed_list_problems(listed: Any, count: Any) -> list[str]:
+    """Return what is wrong with the seeds that a study names, and with their number.
+
+    Args:
+        listed: the seeds; empty where none are named.
+        count: the study's number of seeds; None where it is left to the list.
+    """
+    sound = _is_list(listed) and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _LARGEST_SEED for n in listed
+    )
+    if not sound or len(set(listed)) != len(listed) or len(listed) > _MOST_SEEDS:
+        return [
+            f"seed_list must hold at most {_MOST_SEEDS} distinct whole numbers from 0 to "
+            f"{_LARGEST_SEED}, got {listed!r}"
+        ]
+    if listed and count is not None and count != len(listed):
+        return [
+            f"seeds is {count!r}, but seed_list names {len(listed)} ({', '.join(map(str, listed))})"
+            "; leave seeds out, or name as many"
         ]
     return []
 

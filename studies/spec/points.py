@@ -1,6 +1,7 @@
 """Checks of all points of a study before the first one is trained."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from hylorada import HyLoRADAConfig
 from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS, Arm
@@ -12,6 +13,11 @@ _BUCKET_FIELDS = (
     *("num_buckets", "bucket_spacing"),
 )
 _STRUCTURE = (*_BUCKET_FIELDS, "position_bias", "shifted_sparse_attention")
+# The fields that decide which parameters an adapter has and where they enter the base.
+_PROBED = (
+    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks", "share_gates"),
+    *("use_dora", "position_bias", "target_modules", "shifted_sparse_attention"),
+)
 # For each field that only some adapters use: whether an adapter uses it.
 _MATTERS: Mapping[str, Callable[[HyLoRADAConfig], bool]] = {
     "position_bias_buckets": lambda c: c.position_bias,
@@ -71,6 +77,20 @@ def replication_problems(study: Study) -> list[str]:
         for field in known
         if may_set(study, field)
     ]
+
+
+def first_points(study: Study, arm: str) -> list[dict[str, Any]]:
+    """Return whole points of an arm's space, one for each adapter structure it can propose.
+
+    They take the shared defaults wherever these lie inside the space.
+    """
+    space, points = study.space(arm), []
+    for values in space.combinations(_PROBED):
+        structure = {k: v for k, v in values.items() if k in _PROBED}
+        point = space.first({**study.fields(arm), **structure})
+        if point not in points:
+            points.append(point)
+    return points
 
 
 def start_problems(study: Study) -> list[str]:

@@ -1,15 +1,12 @@
 """A study: arms, spaces, model, text, budget and how the winners are confirmed."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
 from hylorada.data.separators import DOCUMENT_SEPARATORS
-from studies.files.paths import without_folder
 from studies.spec.arms import (
     ADAPTER_FIELDS,
     TRAINING_FIELDS,
@@ -28,14 +25,11 @@ from studies.spec.fields import (
     name_problem,
     plain_problems,
     profile_problems,
+    seed_list_problems,
 )
+from studies.spec.fingerprints import fingerprint
+from studies.spec.pace import batch_size_problems, open_fields, parse_pace, report_steps, rungs
 from studies.spec.space import Space
-
-_STRUCTURE = (
-    *("landmarks", "landmark_design", "landmark_bucketing", "share_landmarks", "share_gates"),
-    *("use_dora", "position_bias", "target_modules", "shifted_sparse_attention"),
-)
-_MOST_REPORTS = 100_000
 
 SAMPLERS = ("tpe", "random")  # implemented in studies.trials.sampler
 PRUNERS = ("asha", "none")  # implemented in studies.search.pruners
@@ -98,7 +92,21 @@ class Study:
         at_most=10**6,
         grows=True,
     )
-    eval_every: int = declare(25, "optimizer steps between two reports of a trial", at_least=1)
+    train_blocks: int | None = declare(
+        None, "training blocks, from the beginning of the split; null takes all", at_least=1
+    )
+    epochs: int | None = declare(
+        None,
+        "passes of a trial over its training blocks, instead of defaults.max_steps; they become "
+        "steps when the text is read",
+        at_least=1,
+        at_most=10**4,
+    )
+    eval_every: int | None = declare(
+        25,
+        "optimizer steps between two reports of a trial; null takes an eighth of the steps",
+        at_least=1,
+    )
     eval_blocks: int | None = declare(
         None, "validation blocks evaluated at each report; null takes all", at_least=2
     )
@@ -113,8 +121,11 @@ class Study:
         one_of=SAMPLERS,
     )
     pruner: str = declare("asha", "what stops trials early: asha, or none", one_of=PRUNERS)
-    grace_steps: int = declare(
-        25, "ASHA's first rung in optimizer steps; 0 turns ASHA off", at_least=0
+    grace_steps: int | None = declare(
+        25,
+        "ASHA's first rung in optimizer steps; 0 turns ASHA off, null takes about a quarter of "
+        "the steps",
+        at_least=0,
     )
     reduction_factor: int = declare(
         2, "ASHA's eta: at each rung the best 1/eta of the trials continue", at_least=2
@@ -162,6 +173,11 @@ class Study:
         at_least=1,
         at_most=10**4,
         grows=True,
+    )
+    seed_list: tuple[int, ...] = declare(
+        (),
+        "seeds of the confirm stage by name, such as 42,123,456, instead of `seeds` derived ones",
+        option="SEEDS",
     )
     seed: int = declare(
         0,
@@ -256,40 +272,31 @@ class Study:
         """Return a whole point of an arm's space: these values, and defaults for the others."""
         return dict(self.space(arm).first({**self.fields(arm), **values}))
 
-    def firsts(self, arm: str) -> list[dict[str, Any]]:
-        """Return whole points of an arm's space, one for each adapter structure it can propose.
-
-        They take the shared defaults wherever these lie inside the space.
-        """
-        space, points = self.space(arm), []
-        for values in space.combinations(_STRUCTURE):
-            structure = {k: v for k, v in values.items() if k in _STRUCTURE}
-            point = space.first({**self.fields(arm), **structure})
-            if point not in points:
-                points.append(point)
-        return points
-
     def fields(self, arm: str) -> dict[str, Any]:
         """Return an arm's values before the search: the library's, the study's, then its own."""
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return {**fields, **self.defaults, **self.arms[arm].config}
 
     @property
+    def knows_steps(self) -> bool:
+        """Whether ``max_steps`` is known; epochs become steps once the text has been read."""
+        return self.epochs is None or "max_steps" in self.defaults
+
+    @property
     def max_steps(self) -> int:
         """Optimizer steps of a trial that runs to its end."""
+        assert self.knows_steps, "epochs have no steps before the text is read"
         return int(self.defaults.get("max_steps", TrainingConfig().max_steps))
 
     def rungs(self) -> tuple[int, ...]:
         """Return ASHA's rungs below ``max_steps``, in optimizer steps."""
-        rungs, rung = [], self.grace_steps if self.pruner == "asha" else 0
-        while rung and rung < self.max_steps:
-            rungs.append(rung)
-            rung *= self.reduction_factor
-        return tuple(rungs)
+        first = self.grace_steps if self.pruner == "asha" else 0
+        return rungs(first or 0, self.reduction_factor, self.max_steps)
 
     def report_steps(self) -> tuple[int, ...]:
         """Return the steps after which a trial is evaluated: every ``eval_every`` and the last."""
-        return (*range(self.eval_every, self.max_steps, self.eval_every), self.max_steps)
+        assert self.eval_every is not None
+        return report_steps(self.eval_every, self.max_steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a study file holds them."""
@@ -302,6 +309,7 @@ class Study:
             "common": {"space": self.common.to_dict()},
             "profile": list(self.profile),
             "looks": list(self.looks),
+            "seed_list": list(self.seed_list),
             "defaults": dict(self.defaults),
             "arms": arms,
             "comparisons": [list(p) for p in self.comparisons],
@@ -313,18 +321,7 @@ class Study:
 
         Counts of trials, searches and seeds, which may grow, are not part of it.
         """
-        values = {k: v for k, v in self.to_dict().items() if k not in {*FREE, "name"}}
-        # Studies from before samplers and pruners could be chosen keep their digest.
-        for key, earlier in (("sampler", "tpe"), ("pruner", "asha")):
-            if values[key] == earlier:
-                del values[key]
-        if values["document_separator"] in ("auto", "eos"):
-            # Studies from before this field existed keep their digest.
-            del values["document_separator"]
-        for key in ("model", "data"):
-            # The digest does not depend on the folder; the content has a fingerprint of its own.
-            values[key] = without_folder(values[key])
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(self.to_dict(), {*FREE, "name"})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Study":
@@ -334,6 +331,7 @@ class Study:
             InputError: All problems at once: unknown fields, values out of range, arms whose spaces
                 don't fit.
         """
+        values = open_fields(values)
         problems, wrong = plain_problems(cls, values)
         known = field_infos(cls)
         problems += [
@@ -343,8 +341,9 @@ class Study:
         default_problems, wrong_defaults = field_problems_of("defaults", defaults)
         problems += default_problems
         if not wrong & set(_PACE) and not {"max_steps", "*"} & wrong_defaults:
-            pace = {n: values[n] for n in (*_PACE, "defaults") if n in values}
-            problems += _rung_problems(cls(definition="", name="", **pace))
+            given = {n: values.get(n, getattr(cls, n)) for n in _PACE}
+            filled, pace_problems = parse_pace(defaults.get("max_steps"), **given)
+            values, problems = {**values, **filled}, problems + pace_problems
         if not wrong_defaults:
             defaults, declared = decide_bucketing(defaults, declared)
         block_size = None if "block_size" in wrong else values.get("block_size", cls.block_size)
@@ -352,6 +351,10 @@ class Study:
         common, common_problems = parse_common(values.get("common", {}))
         arms, arm_problems = parse_arms(declared, shared, wrong_defaults, common)
         problems += common_problems + arm_problems
+        if values.get("epochs") is not None:
+            problems += batch_size_problems(common, arms)
+        seed_list = values.get("seed_list", cls.seed_list)
+        problems += seed_list_problems(seed_list, values.get("seeds"))
         factors, looks = values.get("profile", cls.profile), values.get("looks", cls.looks)
         pairs = values.get("comparisons", cls.comparisons)
         problems += profile_problems(factors) + look_problems(looks)
@@ -362,6 +365,8 @@ class Study:
             "common": common,
             "profile": tuple(float(f) for f in factors),
             "looks": tuple(looks),
+            "seed_list": tuple(seed_list),
+            "seeds": len(seed_list) or values.get("seeds", cls.seeds),
             "defaults": defaults,
             "arms": arms,
             "comparisons": tuple((a, b) for a, b in pairs),
@@ -372,22 +377,4 @@ class Study:
 _INFOS = field_infos(Study)
 GROWING = tuple(name for name, info in _INFOS.items() if info.grows)  # see `hylorada extend`
 FREE = tuple(name for name, info in _INFOS.items() if info.grows or info.free)
-_PACE = ("grace_steps", "reduction_factor", "eval_every")
-
-
-def _rung_problems(study: Study) -> list[str]:
-    if study.grace_steps > study.max_steps:
-        return [
-            f"grace_steps {study.grace_steps} exceeds max_steps {study.max_steps}: ASHA has no rung"
-        ]
-    if (reports := study.max_steps // study.eval_every) > _MOST_REPORTS:
-        return [
-            f"max_steps {study.max_steps} with eval_every {study.eval_every} makes {reports} "
-            f"reports a trial, at most {_MOST_REPORTS}; raise eval_every"
-        ]
-    if any(rung % study.eval_every for rung in study.rungs()):
-        return [
-            f"ASHA's rungs {list(study.rungs())} must be multiples of eval_every "
-            f"{study.eval_every}; change grace_steps, reduction_factor or eval_every"
-        ]
-    return []
+_PACE = ("grace_steps", "reduction_factor", "eval_every", "epochs")

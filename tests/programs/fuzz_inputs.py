@@ -290,8 +290,9 @@ _OPTIONS = {
     .filter(lambda address: address != "auto"),
     "--text-column": argument,
     "--config": argument,
+    "--budget": st.one_of(argument, st.sampled_from(["quick", "extended", "Full"])),
     **dict.fromkeys(
-        ("--seats", "--trials", "--seeds", "--seed", "--block-size"),
+        ("--seats", "--trials", "--seeds", "--seed", "--seed-list", "--block-size"),
         st.one_of(
             argument,
             st.sampled_from(

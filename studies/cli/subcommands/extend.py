@@ -47,6 +47,11 @@ def _run(args: argparse.Namespace, console: "Console") -> int:
     if not given:
         *others, last = [f"--{name} (now {stored[name]})" for name in GROWING]
         raise InputError(f"extend {args.study!r} by what? give {', '.join(others)} or {last}")
+    if "seeds" in given and (named := stored["seed_list"]):
+        raise InputError(
+            f"study {args.study!r} names its seeds ({', '.join(map(str, named))}): extend it by "
+            "--searches or --trials, or run a study of another --name with a longer --seed-list"
+        )
     study = Study.from_dict({**stored, **given})
     from studies.runner.run import run_study
 

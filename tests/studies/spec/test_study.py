@@ -14,6 +14,7 @@ from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS
 from studies.spec.fields import field_infos, field_types
 from studies.spec.overrides import override
 from studies.spec.plain_yaml import parse_yaml
+from studies.spec.points import first_points
 from studies.spec.study import FREE, GROWING, Study
 
 ARMS = ("baseline", "fixed", "learnable")
@@ -142,7 +143,8 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
     assert not problems
     study = Study.from_dict(values)
     configs = {
-        arm: [study.configs(arm, point)[0] for point in study.firsts(arm)] for arm in study.arms
+        arm: [study.configs(arm, point)[0] for point in first_points(study, arm)]
+        for arm in study.arms
     }
     assert [c.num_buckets for c in configs["learnable"]] == [4]
     designs = [(c.landmark_design, c.use_dora) for c in configs["fixed"]]
@@ -154,7 +156,7 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
 @pytest.mark.parametrize("arm", ARMS)
 def test_first_of_the_shipped_study_is_its_start(arm: str) -> None:
     study = _study()
-    (point,) = study.firsts(arm)
+    (point,) = first_points(study, arm)
     assert point.items() >= study.start(arm).items()
     assert point.keys() <= study.space(arm).parameters.keys()
 
@@ -352,9 +354,9 @@ def test_ranges_of_numbers_with_fractions_are_real() -> None:
 def test_every_field_is_declared_with_its_meaning() -> None:
     infos, types = field_infos(Study), field_types(Study)
     assert [name for name, info in infos.items() if not info.text] == []
-    structured = {"common", "profile", "looks", "defaults", "arms", "comparisons"}
+    structured = {"common", "profile", "looks", "seed_list", "defaults", "arms", "comparisons"}
     assert types.keys() == infos.keys() - structured
-    assert [name for name, info in infos.items() if info.option and name not in types] == []
+    assert [n for n, info in infos.items() if info.option and n not in types] == ["seed_list"]
     assert GROWING == ("trials", "searches", "seeds")
     assert set(FREE) == {*GROWING, "subject", "margin", "looks", "criteria"}
 
@@ -392,6 +394,8 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
+    "train_blocks": 99,
+    "epochs": 1,
     "eval_every": 4,
     "eval_blocks": 13,
     "test_blocks": 12,
@@ -405,6 +409,7 @@ _CHANGES: dict[str, Any] = {
     "selection_seeds": 7,
     "profile": [1.0],
     "spread_test": False,
+    "seed_list": [42],
     "seed": 1,
     "defaults": STUDY["defaults"] | {"r": 4},
     "arms": STUDY["arms"] | {"baseline": {"config": {"landmarks": False, "r": 4}}},
