@@ -160,8 +160,10 @@ def stored_study(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file is lost or damaged.
     """
-    # Before these fields existed, an end token separated any two rows, and TPE and ASHA searched.
+    # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
+    # no study was a grid.
     values: dict[str, Any] = {
+        "grid": {},
         "document_separator": "eos",
         "sampler": "tpe",
         "pruner": "asha",
