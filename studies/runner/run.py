@@ -86,6 +86,23 @@ def explain_study(
         return explain_winner(opened, request)
 
 
+def check_inputs(study: Study, options: Options) -> None:
+    """Check what a run of the study would check before any compute, and run nothing.
+
+    Args:
+        study: checked study.
+        options: where it would run.
+
+    Raises:
+        InputError: there are problems; all are listed.
+    """
+    with _faults_as_stops(), study_environment():
+        _check_storage(options)
+        from studies.runner.inputs import prepare
+
+        prepare(study, options)
+
+
 @contextmanager
 def _prepare(
     study: Study, options: Options, console: Console, *, trains: bool = False

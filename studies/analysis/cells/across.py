@@ -231,6 +231,12 @@ def common_measure(cells: Sequence[FinishedCell]) -> tuple[Measure, list[str]]:
     if len(bases) > 1:
         why = "PPL is not compared between cells: bases may cut text into other tokens"
         return "bits per byte", [f"{why}; bits per byte are compared instead"]
+    by_size: dict[int, set[str]] = {}
+    for cell in cells:
+        by_size.setdefault(cell.study.block_size, set()).add(cell.fingerprint("test"))
+    if any(len(blocks) > 1 for blocks in by_size.values()):
+        why = "cells of one block size read other test blocks (test_blocks, spread_test)"
+        return "", [f"PPL is not compared between cells: {why}"]
     return "PPL", []
 
 
