@@ -31,7 +31,8 @@ class FinishedCell:
 
     def fingerprint(self, of: str) -> str:
         """Return the fingerprint of its text ("data"), base ("model") or test blocks ("test")."""
-        return str(self.results.provenance.get(f"{of}_fingerprint", "unknown"))
+        unknown = f"unknown, of {self.folder}"  # equal to no other
+        return str(self.results.provenance.get(f"{of}_fingerprint", unknown))
 
 
 def read_cell(folder: Path, label: str) -> FinishedCell:
