@@ -46,7 +46,7 @@ def run_grid_and_print(
 
     printing(show)
     crashed = [tell_failures(options.study_folder(cell.study)) for cell in result.cells]
-    return 3 if any(crashed) or not all(c.cells for c in result.comparisons) else 0
+    return 3 if any(crashed) or (study.comparisons and not result.comparisons) else 0
 
 
 def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from studies.cli.stored_studies import stored_names, study_folder
 from studies.files.folder_files import stored_study
 from studies.files.paths import anywhere
 from studies.process.options import Options
+from studies.spec.fields import GRID_AXES
 from studies.spec.grid import cells
 from studies.spec.study import FREE, Study
 
@@ -75,12 +76,13 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     values, problems = override(values, args.set)
     assigned = {assignment.partition("=")[0].strip() for assignment in args.set}
     grid = values.get("grid")
-    for axis in grid if isinstance(grid, Mapping) else ():
-        if given.get(axis) is not None or axis in assigned:
-            problems.append(
-                f"{axis} {values[axis]!r}: the study's grid spans {axis}; write "
-                f"--set 'grid.{axis}=[{values[axis]}]'"
-            )
+    spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]
+    problems += [
+        f"{axis} {values[axis]!r}: the study's grid spans {axis}; write "
+        f"--set 'grid.{axis}=[{values[axis]}]'"
+        for axis in spanned
+        if given.get(axis) is not None or (axis in assigned and axis in values)
+    ]
     return values, problems
 
 

@@ -46,7 +46,8 @@ class PooledChange(Change):
     """The change pooled over cells, in %.
 
     Attributes:
-        p_value: Two-sided p-value for no change on average.
+        p_value: Two-sided p-value for no change on average; `p_holm` is adjusted for all pooled
+            comparisons.
         prediction_low: Lower end of the interval in which another cell is expected.
         prediction_high: Upper end of that interval.
         tau: Standard deviation of the true changes between cells, in %.
@@ -54,6 +55,7 @@ class PooledChange(Change):
         q: Cochran's Q.
         q_p_value: p-value for equal true changes in all cells.
         margin: Largest change that does not matter.
+        level: Level of its interval: the strictest of its cells', which shrinks with every look.
     """
 
     p_value: float = 1.0
@@ -64,6 +66,7 @@ class PooledChange(Change):
     q: float = 0.0
     q_p_value: float = 1.0
     margin: float = 0.5
+    level: float = LEVEL
 
 
 @dataclass(frozen=True)
@@ -191,9 +194,10 @@ def _cell_change(label: str, c: Comparison) -> CellChange:
 
 def _pooled(compared: Sequence[Sequence[CellChange]], margin: float) -> list[PooledChange | None]:
     """Pool each comparison, with Holm's adjustment over those that can be pooled."""
+    level = min((c.level for changes in compared for c in changes), default=LEVEL)
     pools = [_pool(changes) for changes in compared]
     adjusted = iter(holm([p.p_value for p in pools if p is not None]))
-    return [None if p is None else _pooled_change(p, next(adjusted), margin) for p in pools]
+    return [None if p is None else _pooled_change(p, next(adjusted), level, margin) for p in pools]
 
 
 def _pool(changes: Sequence[CellChange]) -> Pool | None:
@@ -202,15 +206,15 @@ def _pool(changes: Sequence[CellChange]) -> Pool | None:
     return pool([float(np.log1p(c.change / 100)) for c in changes], [c.error for c in changes])
 
 
-def _pooled_change(p: Pool, p_holm: float, margin: float) -> PooledChange:
-    low, high = map(percent, p.interval(LEVEL))
-    expected_low, expected_high = map(percent, p.prediction(LEVEL))
+def _pooled_change(p: Pool, p_holm: float, level: float, margin: float) -> PooledChange:
+    low, high = map(percent, p.interval(level))
+    expected_low, expected_high = map(percent, p.prediction(level))
     return PooledChange(
         percent(p.mean),
         low,
         high,
         p_holm,
-        decide(low, high, p_holm, LEVEL, margin or NO_MARGIN),
+        decide(low, high, p_holm, level, margin or NO_MARGIN),
         p_value=p.p_value,
         prediction_low=expected_low,
         prediction_high=expected_high,
@@ -219,6 +223,7 @@ def _pooled_change(p: Pool, p_holm: float, margin: float) -> PooledChange:
         q=p.q,
         q_p_value=p.q_p_value,
         margin=margin,
+        level=level,
     )
 
 

@@ -1,6 +1,6 @@
 """The tables of a report on several cells, and what their numbers rest on."""
 
-from studies.analysis.cells.across import LEVEL, Across, PooledChange
+from studies.analysis.cells.across import Across, PooledChange
 from studies.reporting.tables import Sheet
 from studies.statistics.change import Change
 
@@ -44,13 +44,12 @@ def _ends(pooled: PooledChange | None) -> str:
 
 def _caption(across: Across) -> str:
     every = [change for c in across.comparisons for change in c.cells]
-    levels = sorted({c.level for c in every})
-    covers = [f"{100 * (1 - level):.3g} %" for level in levels or [LEVEL]]
     noise = f" {_RUNS}" if any(c.scope == "runs" for c in every) else ""
-    return (
-        f"Change in test PPL with its {' or '.join(covers)} interval (pooled: "
-        f"{100 * (1 - LEVEL):g} %); negative is better.{noise} {ASSUMPTIONS}"
-    )
+    covers = " or ".join(f"{100 * (1 - level):.3g} %" for level in sorted({c.level for c in every}))
+    pooled = next((c.pooled for c in across.comparisons if c.pooled), None)
+    also = f" (pooled: {100 * (1 - pooled.level):.3g} %)" if pooled else ""
+    interval = f"Change in test PPL with its {covers} interval{also}; negative is better."
+    return f"{interval}{noise} {ASSUMPTIONS if pooled else ''}".rstrip()
 
 
 def levels_sheet(across: Across) -> Sheet:
