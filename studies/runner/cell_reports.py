@@ -13,7 +13,10 @@ from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.records import read_id
 
-_APART = ("block_size", "data", "definition", "document_separator", "model", "text_column")
+_APART = (
+    *("block_size", "data", "definition", "document_separator", "model", "name"),
+    "text_column",
+)
 _MOST_NAMED = 6  # settings, in a note
 
 

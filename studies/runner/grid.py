@@ -14,6 +14,7 @@ from studies.analysis.cells.across import Across
 from studies.analysis.results import Results
 from studies.files.folder_files import STUDY, stored_study, study_lock, write_json
 from studies.files.paths import without_folder
+from studies.process.environment import study_environment
 from studies.process.options import Options
 from studies.reporting.terminal import say
 from studies.runner.cell_reports import report_grid
@@ -147,25 +148,40 @@ def _check_cells(planned: Sequence[Cell], options: Options) -> None:
     Raises:
         InputError: there are problems; each names its cell, unless all cells have it.
     """
-    by_problem: dict[str, list[str]] = {}
-    for cell in planned:
-        for problem in _cell_problems(cell, options):
-            by_problem.setdefault(problem, []).append(cell.label)
-    problems = [
-        problem if len(labels) == len(planned) else f"cell with {'; '.join(labels)}: {problem}"
-        for problem, labels in by_problem.items()
-    ]
-    if problems:
-        raise InputError(problems)
+    # The second check tokenises the texts and keeps that in a cache, so the first comes first.
+    for check in (_check_quickly, check_inputs):
+        by_problem: dict[str, list[str]] = {}
+        for cell in planned:
+            for problem in _problems(check, cell.study, options):
+                by_problem.setdefault(problem, []).append(cell.label)
+        problems = [
+            problem if len(labels) == len(planned) else f"cell with {'; '.join(labels)}: {problem}"
+            for problem, labels in by_problem.items()
+        ]
+        if problems:
+            raise InputError(problems)
 
 
-def _cell_problems(cell: Cell, options: Options) -> list[str]:
+def _problems(check: Callable[[Study, Options], None], study: Study, options: Options) -> list[str]:
     try:
-        _refuse_changed(cell.study, options)
-        check_inputs(cell.study, options)
+        check(study, options)
     except InputError as error:
         return error.problems
     return []
+
+
+def _check_quickly(study: Study, options: Options) -> None:
+    """Raise if the study's folder, base, text or output locations can't be used.
+
+    Raises:
+        InputError: there are problems; all are listed.
+    """
+    from studies.runner.inputs import input_problems
+
+    _refuse_changed(study, options)
+    with study_environment():
+        if problems := input_problems(study.to_dict(), options):
+            raise InputError(problems)
 
 
 def _refuse_changed(study: Study, options: Options) -> None:

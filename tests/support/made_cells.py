@@ -52,7 +52,7 @@ def cell(
     """Return a cell.
 
     Args:
-        label: its label, also the name of its study.
+        label: its label.
         effect: difference in loss per token of the pair.
         error: standard error of that.
         block_size: tokens in a block.
@@ -61,7 +61,7 @@ def cell(
         provenance: its fingerprints; by default text and base are the same in all cells.
         changes: further fields of the study.
     """
-    own = study(*ARMS, name=label, block_size=block_size, seeds=max(1, len(boundaries)), **changes)
+    own = study(*ARMS, block_size=block_size, seeds=max(1, len(boundaries)), **changes)
     same = {"data_fingerprint": "d", "model_fingerprint": "m", "test_fingerprint": f"t{block_size}"}
     arms = tuple(
         ArmResult(arm, f"{arm}-0000", {}, 20.0 + i, 20.0, (20.0,), (0,), 99, 1.0, {})

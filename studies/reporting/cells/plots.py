@@ -49,7 +49,7 @@ def _finite_ends(c: AcrossComparison) -> list[float]:
 def _draw_cells(axes: Axes, compared: AcrossComparison, color: str) -> None:
     for row, c in enumerate(compared.cells):
         axes.plot([c.low, c.high], [row, row], color=color, linewidth=1.8, solid_capstyle="butt")
-        tip = f"tip {c.cell}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]"
+        tip = _tip(f"{c.cell}: {c.change:+.3f} % [{c.low:+.3f}, {c.high:+.3f}]")
         axes.plot([c.change], [row], "s", ms=5.5, color=color, gid=tip)
         _note(axes, row, c.outcome)
     labels = [c.cell for c in compared.cells]
@@ -61,7 +61,7 @@ def _draw_pooled(axes: Axes, row: int, p: PooledChange) -> None:
     """Draw the pooled interval as a diamond, on a line that spans where another cell may lie."""
     ends = [p.prediction_low, p.prediction_high]
     axes.plot(ends, [row, row], color=SOFT, linewidth=1, linestyle=(0, (2, 2)))
-    tip = f"tip pooled: {p.change:+.3f} % [{p.low:+.3f}, {p.high:+.3f}]"
+    tip = _tip(f"pooled: {p.change:+.3f} % [{p.low:+.3f}, {p.high:+.3f}]")
     axes.fill(
         [p.low, p.change, p.high, p.change],
         [row, row - _DIAMOND, row, row + _DIAMOND],
@@ -70,6 +70,11 @@ def _draw_pooled(axes: Axes, row: int, p: PooledChange) -> None:
         gid=tip,
     )
     _note(axes, row, f"{p.outcome}, Holm p = {p.p_holm:.2g}")
+
+
+def _tip(text: str) -> str:
+    """Return the id that :func:`svg_text` turns into a title; a quotation mark would end it."""
+    return f"tip {text}".replace('"', "'")
 
 
 def _note(axes: Axes, row: int, text: str) -> None:
@@ -89,7 +94,7 @@ def boundary_rows(cells: Sequence[FinishedCell], arm: str, color: str) -> str | 
         for i, run in enumerate(runs):
             y = row + 0.6 * ((i + 0.5) / len(runs) - 0.5)
             ends = shares(run.reports[-1].boundaries, cell)
-            tip = f"tip {cell.label}: {run.name}"
+            tip = _tip(f"{cell.label}: {run.name}")
             axes.plot(ends, [y] * len(ends), "|", ms=5, mew=1.2, color=color, alpha=0.8, gid=tip)
     axes.set_xlim(-0.015, 1.015)
     axes.set_ylim(len(by_cell) - 0.4, -0.6)

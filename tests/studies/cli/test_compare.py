@@ -1,12 +1,14 @@
 """``hylorada compare``: studies that were run apart, and what can't be compared."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from finished_folder import WIDE, write_finished
+from scipy import stats
 
 from studies.cli.commands import main
 
@@ -46,8 +48,8 @@ def test_four_studies_of_two_texts_make_one_table_and_one_picture(
         _write(tmp_path, name, gap, text, data=f"{text}.txt")
     code, out, err = compare("a", "b", "c", "d", f"--output={tmp_path / 'all.html'}")
     assert (code, err) == (0, "")
-    words = out.split()
-    assert [words.count(name) for name in "abcd"] == [2] * 4  # in both tables
+    rows = [line.split()[0] for line in out.splitlines() if line[:1] in "abcd" and line[1:2] == " "]
+    assert rows == [*"abcd", *"abcd"]  # the table of changes, then that of texts and bases
     assert f"{WIDE} vs fixed" in out
     assert (
         "note: PPL is not compared between cells: their test texts differ (one.txt, two.txt)" in out
@@ -64,9 +66,11 @@ def test_json_pools_and_gives_ppl_of_one_text(tmp_path: Path, compare: Compare) 
     assert values["measure"] == "PPL"
     assert values["cells"][0]["levels"].keys() == {"fixed", WIDE}
     (compared,) = values["comparisons"]
-    # The arms' losses differ by a constant, so no cell has noise.
     assert [round(c["change"], 2) for c in compared["cells"]] == [1.01, 2.02]
-    assert compared["pooled"] is None
+    # The arms' losses differ by a constant in each study, so only the studies' spread is left.
+    assert compared["pooled"]["change"] == pytest.approx(100 * math.expm1(0.015))
+    half = stats.t.ppf(0.975, 1) * 0.01 / math.sqrt(2) / math.sqrt(2)
+    assert compared["pooled"]["high"] == pytest.approx(100 * math.expm1(0.015 + half))
 
 
 def test_folder_elsewhere_is_taken_by_its_path(tmp_path: Path, compare: Compare) -> None:
