@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
+from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 
 
 def portable_path(name: str, folder: Path) -> str:
@@ -19,7 +19,7 @@ def portable_path(name: str, folder: Path) -> str:
         about this machine. Otherwise the name itself; of an absolute path, only its last part.
     """
     path = os.path.expanduser(name)
-    if name in (TINY, SMOLLM2, PYDOCS, "") or not os.path.exists(path):
+    if name in (TINY, SMOLLM2, *TEXTS, "") or not os.path.exists(path):
         return f"./{os.path.basename(path)}" if os.path.isabs(path) else name
     place, start = os.path.abspath(path), os.path.abspath(folder)
     common = os.path.commonpath([place, start])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hylorada.base_models.builtin_names import PYDOCS
+from hylorada.base_models.builtin_names import TEXTS
 from hylorada.base_models.finding import hub_is_reachable
 from hylorada.base_models.loading import first_line, is_gated
 from hylorada.data.columns import Rows, Table, read_texts
@@ -91,7 +91,7 @@ def _hub_problem(data: str, error: BaseException, offline: bool) -> str:
     name, _, config = data.partition(":")
     if is_gated(error):
         return f"data {data!r}: access to {name} needs approval and a token"
-    if (hint := nearest(data, [PYDOCS])).startswith("did you mean"):
+    if (hint := nearest(data, TEXTS)).startswith("did you mean"):
         return f"data {data!r}: no file, no folder and no hub data set; {hint}"
     if offline:
         names = f"{name!r}, {config!r}" if config else repr(name)

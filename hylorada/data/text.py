@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hylorada.base_models.builtin_names import PYDOCS
+from hylorada.base_models.builtin_names import TEXTS
+from hylorada.data.builtin_texts import builtin_documents
 from hylorada.data.columns import Rows
 from hylorada.data.hub_text import HUB_ID, read_hub
 from hylorada.data.separators import DOCUMENT_SEPARATORS, decide, join
@@ -81,14 +82,15 @@ def load_text(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     split: str | None = None,
 ) -> Text:
-    """Read `pydocs`, a file, a folder, or a hub data set `name` or `name:config`.
+    """Read a built-in text, a file, a folder, or a hub data set `name` or `name:config`.
 
     A source without named splits is cut 80/10/10 by characters into contiguous pieces; a document
     may be cut in two. If a source has a train split and lacks another one, that is cut off the end
     of the train split, 10 % each.
 
     Args:
-        data: the source; an existing file or folder takes precedence over a hub id of its name.
+        data: the source; `pydocs`, `pydocstrings` and `pysource` are built in. An existing file or
+            folder takes precedence over a hub id of its name.
         text_column: the column that holds the text; by default `text`, then `content`, then chats
             (`messages`, `conversations`), then a column of another usual name if no other column
             holds text.
@@ -141,15 +143,13 @@ def _read_source(
 ) -> _Source:
     path = Path(os.path.expanduser(data))
     if text_column is not None and (
-        data == PYDOCS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")
+        data in TEXTS or (os.path.isfile(path) and kind_of(path.name)[0] == ".txt")
     ):
         raise InputError(
             f"text_column {text_column!r}: data {data!r} is plain text and has no columns"
         )
-    if data == PYDOCS:
-        from pydoc_data.topics import topics
-
-        return _Source({"": [Rows((topics[name],), source="") for name in sorted(topics)]})
+    if data in TEXTS:
+        return _Source({"": [Rows((text,), source="") for text in builtin_documents(data)]})
     if data and os.path.isdir(path):
         return _read_folder(path, text_column, tokenizer)
     if os.path.isfile(path):

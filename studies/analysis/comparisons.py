@@ -84,6 +84,7 @@ class Comparison:
         parameters_per_percent: Additional parameters for each 1 % of gain; None where no gain is
             certain.
         needed: The cheapest design that would see a change of 0.1 %.
+        error: Standard error of D; None in results of earlier versions.
     """
 
     arm: str
@@ -112,6 +113,7 @@ class Comparison:
     positions: Mapping[str, Change] = field(default_factory=dict)
     parameters_per_percent: float | None = None
     needed: Needed | None = None
+    error: float | None = None
 
 
 def stays_within(change: Change | Comparison, margin: float) -> bool:
@@ -250,6 +252,7 @@ def _comparison(
             plan.smallest_visible,
             plan.reachable,
         ),
+        error=c.error,
     )
 
 

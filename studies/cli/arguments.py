@@ -11,6 +11,7 @@ from hylorada import nearest
 from studies.cli.command import Command
 from studies.cli.subcommands import (
     bench,
+    compare,
     evaluate,
     explain,
     export,
@@ -28,7 +29,7 @@ COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
         *(run.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
-        *(list_.COMMAND, show.COMMAND, report.COMMAND, status.COMMAND),
+        *(list_.COMMAND, show.COMMAND, report.COMMAND, compare.COMMAND, status.COMMAND),
         *(evaluate.COMMAND, export.COMMAND, bench.COMMAND, ui.COMMAND),
     )
 }

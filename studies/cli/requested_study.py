@@ -5,6 +5,7 @@ It is a definition or a study that has been run, changed by a file and by option
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from studies.cli.options import study_options
 from studies.files.folder_files import stored_study
 from studies.files.paths import anywhere
 from studies.process.options import Options
+from studies.spec.fields import GRID_AXES
+from studies.spec.grid import cells
 from studies.spec.study import FREE, Study
 from studies.trials.study_folders import stored_names, study_folder
 
@@ -32,11 +35,11 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
-        for name in ("model", "data"):
-            if isinstance(values.get(name), str):
-                values[name] = anywhere(values[name], folder=name == "model")
+        _find_paths(values)
         study = Study.from_dict(values)
         problems += _new_start_problems(study, args.storage)
+        if study.grid:
+            cells(study)  # raises if values of a cell don't fit the study
     except InputError as error:
         problems = [*(problems if values else []), *error.problems]
     if problems and options is not None:
@@ -46,6 +49,18 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
     if problems:
         raise InputError(problems)
     return study
+
+
+def _find_paths(values: dict[str, Any]) -> None:
+    """Replace each name of a base or text that exists here as a path by an absolute path."""
+    for name in ("model", "data"):
+        find = partial(anywhere, folder=name == "model")
+        if isinstance(values.get(name), str):
+            values[name] = find(values[name])
+        grid = values.get("grid")
+        if isinstance(grid, Mapping) and isinstance(spanned := grid.get(name), list):
+            found = [find(v) if isinstance(v, str) else v for v in spanned]
+            values["grid"] = {**grid, name: found}
 
 
 def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -76,7 +91,17 @@ def _changed(
     values = {**merge(base, file), **BUDGETS.get(args.budget, {})}
     given = {name: getattr(args, name) for name in study_options()}
     values |= {name: value for name, value in given.items() if value is not None}
-    return override(values, args.set)
+    values, problems = override(values, args.set)
+    assigned = {assignment.partition("=")[0].strip() for assignment in args.set}
+    grid = values.get("grid")
+    spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]
+    problems += [
+        f"{axis} {values[axis]!r}: the study's grid spans {axis}; write "
+        f"--set 'grid.{axis}=[{values[axis]}]'"
+        for axis in spanned
+        if given.get(axis) is not None or (axis in assigned and axis in values)
+    ]
+    return values, problems
 
 
 def _names_seeds(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

@@ -1,19 +1,77 @@
 """The study folder that a command names."""
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from studies.trials.study_folders import find_study, is_running_again, require_results
+from hylorada import InputError, nearest
+from studies.files.folder_files import stored_study
+from studies.spec.grid import cells
+from studies.spec.study import Study
+from studies.trials.study_folders import (
+    find_study,
+    is_running_again,
+    require_results,
+    stored_names,
+    study_folder,
+)
 
 
-def open_study(args: argparse.Namespace) -> Path:
+def stored_grid(folder: Path) -> Study | None:
+    """Return the grid that a study's folder holds; None for an ordinary study."""
+    try:
+        values = stored_study(folder / "study.json")
+    except InputError:  # a damaged file is reported where it is used
+        return None
+    return Study.from_dict(values) if values["grid"] else None
+
+
+def open_study(args: argparse.Namespace, *, grids: bool = False) -> Path:
     """Return the folder of the study that the arguments name.
 
+    Args:
+        args: Arguments of the command.
+        grids: Whether the command takes a grid, too.
+
     Raises:
-        InputError: No such study has been run, or its folder is damaged.
+        InputError: No such study has been run, its folder is damaged, or it is a grid.
     """
-    return find_study(args.storage, args.study)
+    folder = find_study(args.storage, args.study)
+    if not grids and (grid := stored_grid(folder)):
+        names = ", ".join(cell.study.name for cell in cells(grid))
+        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {names}")
+    return folder
+
+
+def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
+    """Return the folders of the studies that a user names; a grid stands for its cells.
+
+    Args:
+        names: Names of studies in the storage folder, or folders of studies anywhere.
+        storage: Storage folder.
+
+    Raises:
+        InputError: It names each study that does not exist.
+    """
+    folders, problems = [], []
+    for name in names:
+        elsewhere = Path(os.path.expanduser(name))
+        folder = study_folder(storage, name)
+        if folder is None and os.path.exists(elsewhere / "study.json"):
+            folder = elsewhere
+        if folder is None:
+            hint = (
+                nearest(name, stored_names(storage)) if stored_names(storage) else "there is none"
+            )
+            problems.append(f"no study {name!r} has been run; {hint}")
+            continue
+        grid = stored_grid(folder)
+        folders += [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
+    if problems:
+        raise InputError(problems)
+    return folders
 
 
 def open_finished_study(args: argparse.Namespace) -> Path:

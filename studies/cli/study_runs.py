@@ -16,6 +16,8 @@ from studies.process.provenance import command_line
 from studies.spec.study import Study
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from studies.analysis.results import Results
 
 T = TypeVar("T")
@@ -51,6 +53,22 @@ def run_and_print(
     printing(show)
     crashed = tell_failures(folder)
     return 3 if crashed or not results.arms else 0
+
+
+def train_and_print(study: Study, args: argparse.Namespace, console: "Console") -> int:
+    """Run or resume a study, or every cell of a grid, and print the results.
+
+    Returns:
+        The exit code.
+    """
+    if study.grid:
+        from studies.cli.grids import run_grid_and_print
+        from studies.runner.grid import run_grid
+
+        return run_grid_and_print(study, args, lambda options: run_grid(study, options, console))
+    from studies.runner.run import run_study
+
+    return run_and_print(study, args, lambda options: run_study(study, options, console))
 
 
 def run_or_say_why(study: Study, options: Options, run: Callable[[Options], T]) -> T | int:

@@ -161,10 +161,11 @@ def stored_study(path: Path) -> dict[str, Any]:
         InputError: The file is lost or damaged.
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
-    # no report had a table of components, and trials read all of the training split for a number
-    # of steps.
+    # no report had a table of components, trials read all of the training split for a number of
+    # steps, and no study was a grid.
     values: dict[str, Any] = {
         "criteria": False,
+        "grid": {},
         "document_separator": "eos",
         "sampler": "tpe",
         "pruner": "asha",

@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
+from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 
 
 def path_problem(path: Path) -> str | None:
@@ -57,7 +57,7 @@ def anywhere(name: str, *, folder: bool = False) -> str:
     """
     path = os.path.expanduser(name)  # leaves the name of an unknown user as it is
     here = os.path.isdir(path) if folder else os.path.exists(path)
-    return os.path.abspath(path) if here and name not in (TINY, SMOLLM2, PYDOCS, "") else name
+    return os.path.abspath(path) if here and name not in (TINY, SMOLLM2, *TEXTS, "") else name
 
 
 def without_folder(name: str) -> str:

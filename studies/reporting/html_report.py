@@ -1,6 +1,5 @@
 """A study's results for readers: tables for the terminal, and one self-contained HTML file."""
 
-import html
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,17 +10,19 @@ import numpy as np
 
 from studies.analysis.results import Results
 from studies.files.folder_files import write_atomically
-from studies.process.terminal_text import shown
 from studies.reporting import plots
 from studies.reporting.component_tables import changes_sheet, components_sheet
-from studies.reporting.drawing import THEME
 from studies.reporting.explanation_plot import explained
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
 from studies.reporting.findings import findings
+from studies.reporting.page import escape as _escape
+from studies.reporting.page import figure_html as _figure
+from studies.reporting.page import folded as _folded
+from studies.reporting.page import page as _page
+from studies.reporting.page import section as _section
+from studies.reporting.page import table_html as _html
 from studies.reporting.replication_table import replication_sheet, replication_title
 from studies.reporting.tables import (
-    WORDS,
-    Sheet,
     arms_sheet,
     best_trials,
     comparisons_sheet,
@@ -38,8 +39,6 @@ from studies.spec.study import Study
 from studies.trials.explanations import Explanation, read_explanations
 from studies.trials.records import Record, records_of
 from studies.trials.winners import winners
-
-_MANY = 40  # rows above which a table starts folded
 
 
 def table(results: Results) -> Drawing:
@@ -107,52 +106,6 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         _section("Provenance", _provenance(results.provenance)),
     ]
     write_atomically(path, _page(results.study, "\n".join(body)))
-
-
-def _escape(text: str) -> str:
-    """Return a text escaped for HTML, without control characters and lone surrogates."""
-    return html.escape(shown(text))
-
-
-def _html(sheet: Sheet) -> str:
-    if not sheet.rows:
-        return ""
-    used = sheet.used()
-    kinds = ["w" if sheet.columns[i] in WORDS else "n" for i in used]
-    titles = [_escape(sheet.columns[i]).replace("_", "_<wbr/>") for i in used]
-    head = "".join(f'<th class="{k}">{title}</th>' for title, k in zip(titles, kinds, strict=True))
-    rows = []
-    for number, row in enumerate(sheet.rows):
-        style = (
-            "strong" if number in sheet.strong else "faint" if number in sheet.faint else "plain"
-        )
-        cells = "".join(
-            f'<td class="{k}">{_escape(row[i])}</td>' for i, k in zip(used, kinds, strict=True)
-        )
-        rows.append(f'<tr class="{style}">{cells}</tr>')
-    caption = f"<caption>{_escape(sheet.caption)}</caption>" if sheet.caption else ""
-    body = "\n".join(rows)
-    inner = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
-    return f'<div class="wide"><table>{inner}</table></div>'
-
-
-def _folded(title: str, sheet: Sheet) -> str:
-    if not sheet.rows:
-        return ""
-    opened = ' open="open"' if len(sheet.rows) <= _MANY else ""
-    summary = f"<summary>{_escape(title)} ({len(sheet.rows)})</summary>"
-    return f"<details{opened}>{summary}{_html(sheet)}</details>"
-
-
-def _section(title: str, *parts: str) -> str:
-    inside = "\n".join(p for p in parts if p) or '<p class="none">Nothing to show yet.</p>'
-    return f"<section><h2>{_escape(title)}</h2>\n{inside}</section>"
-
-
-def _figure(svg: str | None, caption: str) -> str:
-    return (
-        f"<figure>{shown(svg)}<figcaption>{_escape(caption)}</figcaption></figure>" if svg else ""
-    )
 
 
 def _recommended(results: Results) -> str:
@@ -344,59 +297,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
                 f"{prefix}{key}",
                 value if isinstance(value, str) else json.dumps(value, default=str),
             )
-
-
-def _page(title: str, body: str) -> str:
-    """Return a complete HTML document that is well-formed XML and loads no other resources."""
-    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
-    on_dark = f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    theme = f":root{{{light}}}\n{on_dark}\n@media print{{:root{{{light}}}}}"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"/><title>{_escape(title)}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"/>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
-<style>
-{theme}
-{_CSS}</style></head>
-<body>
-{body}
-</body></html>
-"""
-
-
-_CSS = """\
-:root{color-scheme:light dark}
-body{margin:0 auto;max-width:66rem;padding:2.5rem 1.5rem 4rem;
-  background:var(--paper);color:var(--ink);
-  font:16px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
-h1{font-size:1.7rem;line-height:1.2;margin:0;overflow-wrap:anywhere}
-h2{font-size:1.15rem;margin:2.8rem 0 .7rem;padding-bottom:.3rem;border-bottom:1px solid var(--line)}
-h3{font-size:1rem;margin:1.8rem 0 .3rem}
-.says{margin:.3rem 0 .8rem;max-width:54rem}
-.what,.none,caption,figcaption{color:var(--soft);font-size:.86rem}
-.what{margin:.3rem 0 1.2rem}
-.verdict{font-size:1.15rem;line-height:1.55;margin:0;padding:.1rem 0 .1rem 1rem;
-  border-left:4px solid var(--arm1)}
-.verdict span{display:block}
-.verdict span:first-child{font-weight:650}
-.verdict span:last-child:not(:first-child){font-size:.92rem;color:var(--soft);margin-top:.3rem}
-.next{margin:.8rem 0 0 1.25rem;font-size:.92rem}
-td:first-child{white-space:nowrap}
-.notes{margin:1.2rem 0 0;padding-left:1.2rem;font-size:.92rem}
-.wide{overflow-x:auto;margin:.6rem 0 1.4rem}
-table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;
-  min-width:50%}
-caption{caption-side:bottom;text-align:left;padding-top:.5rem}
-th,td{padding:.3rem .8rem .3rem 0;vertical-align:top;border-bottom:1px solid var(--line)}
-th{font-weight:600;color:var(--soft);vertical-align:bottom}
-.n{text-align:right}td.n{white-space:nowrap}.w{text-align:left}
-.strong{font-weight:700}.faint{color:var(--soft)}
-figure{margin:1.2rem 0 1.6rem}
-svg{display:block;width:100%;height:auto;max-width:100%}
-svg text{font-family:inherit!important}
-figcaption{margin-top:.4rem;max-width:54rem}
-summary{cursor:pointer;font-weight:600;margin:.6rem 0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;margin:0;
-  font-size:.84rem}
-dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;font-family:ui-monospace,Menlo,Consolas,monospace}
-"""

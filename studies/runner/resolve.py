@@ -66,7 +66,7 @@ def resolve(
     Raises:
         InputError: the margin or the time is not above 0.
     """
-    _check(budget)
+    check_budget(budget)
     began = time.monotonic()
     study = with_looks(replace(study, margin=budget.margin))
     _say(
@@ -107,7 +107,12 @@ def resolve(
     return results
 
 
-def _check(budget: Budget) -> None:
+def check_budget(budget: Budget) -> None:
+    """Raise if a limit is not above 0.
+
+    Raises:
+        InputError: it names each such limit.
+    """
     problems = []
     if not 0 < budget.margin < math.inf:
         problems.append(f"margin must be a number of percent above 0, got {budget.margin:g}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hylorada import InputError
-from hylorada.base_models.builtin_names import PYDOCS, SMOLLM2, TINY
+from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 from studies.engine.limits import check_limits
 from studies.files.folder_files import require_database, require_kinds
 from studies.files.paths import broken_link
@@ -88,6 +88,23 @@ def explain_study(
         from studies.search.explain import explain_winner
 
         return explain_winner(opened, request)
+
+
+def check_inputs(study: Study, options: Options) -> None:
+    """Check what a run of the study would check before any compute, and run nothing.
+
+    Args:
+        study: checked study.
+        options: where it would run.
+
+    Raises:
+        InputError: there are problems; all are listed.
+    """
+    with _faults_as_stops(), study_environment():
+        _check_storage(options)
+        from studies.runner.inputs import prepare
+
+        prepare(study, options)
 
 
 @contextmanager
@@ -207,7 +224,7 @@ def _is_evident(study: Study) -> bool:
     """Return whether base and text surely exist; other names are checked before Ray starts."""
     base, text = (os.path.expanduser(name) for name in (study.model, study.data))
     return (base in (TINY, SMOLLM2) or os.path.isdir(base)) and (
-        text == PYDOCS or os.path.exists(text)
+        text in TEXTS or os.path.exists(text)
     )
 
 

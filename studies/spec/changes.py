@@ -10,18 +10,32 @@ from studies.spec.study import FREE, GROWING, Study
 
 def changes(before: Mapping[str, Any], study: Study) -> list[str]:
     """Return what a stored study and a requested one differ in, apart from what may change."""
-    then, now = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(study.to_dict()))))
+    then, now = _both(before, study)
+    return [
+        f"{key} was {_shown(then, key)}, now {_shown(now, key)}" for key in differing(before, study)
+    ]
+
+
+def differing(before: Mapping[str, Any], study: Study) -> list[str]:
+    """Return the dotted names of the settings that :func:`changes` describes."""
+    then, now = _both(before, study)
+    return [
+        key
+        for key in sorted(then.keys() | now.keys())
+        if key not in FREE and (key in then, then.get(key)) != (key in now, now.get(key))
+    ]
+
+
+def _both(before: Mapping[str, Any], study: Study) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of both studies by dotted name, with equal names for equal files."""
+    then, now = (dict(_leaves(json.loads(json.dumps(v)))) for v in (before, study.to_dict()))
     for key in ("model", "data"):
         # Only the last part of a path is compared: the path may be relative to another folder, or
         # the files may have moved. `bind_inputs` compares the contents.
         basename = os.path.basename(str(then.get(key)))
         if os.path.exists(now[key]) and basename == os.path.basename(now[key]):
             then[key] = now[key]
-    return [
-        f"{key} was {_shown(then, key)}, now {_shown(now, key)}"
-        for key in sorted(then.keys() | now.keys())
-        if key not in FREE and (key in then, then.get(key)) != (key in now, now.get(key))
-    ]
+    return then, now
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

@@ -13,8 +13,9 @@ from hylorada import field_problems, nearest
 T = TypeVar("T")
 _KEY = "study field"  # in the metadata of a dataclass field
 _PLAIN_TYPES = {bool, int, float, str, type(None)}
-_MOST_FACTORS, _MOST_LOOKS = 9, 10
+_MOST_FACTORS, _MOST_LOOKS, _MOST_CELLS = 9, 10, 100
 _MOST_SEEDS, _LARGEST_SEED = 10**4, 2**32 - 1
+GRID_AXES: Mapping[str, type] = {"block_size": int, "data": str, "model": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +189,32 @@ def seed_list_problems(listed: Any, count: Any) -> list[str]:
             "; leave seeds out, or name as many"
         ]
     return []
+
+
+def grid_problems(grid: Any) -> list[str]:
+    """Return what is wrong with the values that a study spans."""
+    if not isinstance(grid, Mapping):
+        return [f"grid must map {', '.join(GRID_AXES)} to lists of values, got {grid!r}"]
+    problems = [
+        _axis_problem(axis, values)
+        if axis in GRID_AXES
+        else f"grid: unknown field {axis!r}; {nearest(str(axis), GRID_AXES)}"
+        for axis, values in grid.items()
+    ]
+    found = [p for p in problems if p is not None]
+    if not found and (count := math.prod(map(len, grid.values()))) > _MOST_CELLS:
+        found.append(f"grid has {count} cells, at most {_MOST_CELLS}")
+    return found
+
+
+def _axis_problem(axis: str, values: Any) -> str | None:
+    kind = GRID_AXES[axis]
+    if not _is_list(values) or not values or any(type(v) is not kind for v in values):
+        what = "whole numbers" if kind is int else "texts"
+        return f"grid.{axis} must be a list of one or more {what}, got {values!r}"
+    if len(set(values)) < len(values):
+        return f"grid.{axis} must not hold a value twice, got {list(values)!r}"
+    return None
 
 
 def _is_list(value: Any) -> bool:

@@ -9,7 +9,7 @@ import yaml
 from hylorada import InputError
 from hylorada.errors import nearest
 from studies.spec.arms import ADAPTER_FIELDS, SET_BY_STUDY, TRAINING_FIELDS
-from studies.spec.fields import field_infos
+from studies.spec.fields import GRID_AXES, field_infos
 from studies.spec.plain_yaml import parse_yaml, reason
 from studies.spec.study import Study
 
@@ -136,6 +136,8 @@ def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:
 
     It may create an arm's config or space, and a parameter that has not been searched so far.
     """
+    if parents[0] == "grid":
+        return depth == 0
     if parents[0] == "common":
         return depth == 0 or (depth == 1 and key == "space") or (depth == 2 and key in _SEARCHABLE)
     if parents[0] != "arms" or depth < 2:
@@ -152,6 +154,8 @@ def _assignable(target: Mapping[Any, Any], parents: Sequence[str]) -> set[str]:
         return _SEARCHABLE
     if parents == ["common"]:
         return {"space"}
+    if parents == ["grid"]:
+        return set(GRID_AXES)
     if len(parents) >= 3 and parents[-2] == "space":
         kinds = ({"choice", "when"}, {"low", "high", "log", "when"})
         return set().union(*[kind for kind in kinds if target.keys() <= kind])

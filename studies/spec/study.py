@@ -21,6 +21,7 @@ from studies.spec.fields import (
     comparison_problems,
     declare,
     field_infos,
+    grid_problems,
     look_problems,
     name_problem,
     plain_problems,
@@ -65,7 +66,7 @@ class Study:
     )
     data: str = declare(
         "pydocs",
-        "text: pydocs, a hub data set as name:config, a folder, or a file "
+        "text: pydocs, pydocstrings, pysource, a hub data set as name:config, a folder, or a file "
         "(.txt .jsonl .parquet .csv .tsv)",
         option="DATA",
     )
@@ -217,6 +218,14 @@ class Study:
     comparisons: tuple[tuple[str, str], ...] = declare(
         (), "(arm, reference) pairs of the verdict, the main one first"
     )
+    grid: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=dict,
+        metadata=about(
+            "values of block_size, data or model to span; each combination is a cell, which is a "
+            "study of its own (see studies.spec.grid)",
+            free=True,
+        ),
+    )
 
     def configs(self, arm: str, params: Mapping[str, Any]) -> tuple[HyLoRADAConfig, TrainingConfig]:
         """Return the adapter and the training of one proposal.
@@ -313,6 +322,7 @@ class Study:
             "defaults": dict(self.defaults),
             "arms": arms,
             "comparisons": [list(p) for p in self.comparisons],
+            "grid": {axis: list(spanned) for axis, spanned in self.grid.items()},
         }
         return {**values, **plain}
 
@@ -359,6 +369,8 @@ class Study:
         pairs = values.get("comparisons", cls.comparisons)
         problems += profile_problems(factors) + look_problems(looks)
         problems += comparison_problems(pairs, declared)
+        grid = values.get("grid", {})
+        problems += grid_problems(grid)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
         parsed = {
@@ -370,6 +382,7 @@ class Study:
             "defaults": defaults,
             "arms": arms,
             "comparisons": tuple((a, b) for a, b in pairs),
+            "grid": {axis: tuple(spanned) for axis, spanned in grid.items()},
         }
         return cls(**{**values, **parsed})
 

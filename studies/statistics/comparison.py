@@ -53,6 +53,7 @@ class Comparison:
             search); None with one.
         hodges_lehmann: Robust centre of the replicates, in %.
         components: Variances of search, seed and block differences, in loss per token.
+        error: Standard error of the difference, in loss per token.
     """
 
     arm: str
@@ -77,6 +78,7 @@ class Comparison:
     replicate_sd: float | None
     hodges_lehmann: HodgesLehmann
     components: Components
+    error: float
 
 
 def compare(
@@ -138,6 +140,7 @@ def _comparison(
         replicate_sd=None if sd is None else 100 * sd,
         hodges_lehmann=_in_percent(hodges_lehmann(units, level)),
         components=components(d, i.uncertainty),
+        error=i.uncertainty.error,
     )
 
 

@@ -1,5 +1,6 @@
 """The folder of a finished study without training, for tests of commands that only read."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,24 @@ WIDE = "été 学習"
 _ARM = {"space": {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}}
 
 
-def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
+def write_finished(
+    storage: Path,
+    *,
+    name: str,
+    hostile: str = "",
+    gap: float = 0.01,
+    provenance: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Path:
     """Write a study of two arms, each with a complete trial, a failed one and two paired seeds.
 
     Args:
         storage: storage folder.
         name: name of the study.
         hostile: text put into its subject, notes, provenance and the reason of its failed trials.
+        gap: difference in loss per token between the arms.
+        provenance: fingerprints and more, beside the command.
+        changes: further fields of the study.
 
     Returns:
         The study's folder.
@@ -35,17 +47,27 @@ def write_finished(storage: Path, *, name: str, hostile: str = "") -> Path:
         **pace,
         "defaults": {"max_steps": 60},
     }
-    study = Study.from_dict(
-        {**values, "arms": {"fixed": _ARM, WIDE: _ARM}, "comparisons": [[WIDE, "fixed"]]}
-    )
-    store = Store(storage / "studies" / name, study)
+    arms = {"arms": {"fixed": _ARM, WIDE: _ARM}, "comparisons": [[WIDE, "fixed"]]}
+    study = Study.from_dict({**values, **arms, **changes})
+    return finish(storage, study, hostile=hostile, gap=gap, provenance=provenance)
+
+
+def finish(
+    storage: Path,
+    study: Study,
+    *,
+    hostile: str = "",
+    gap: float = 0.01,
+    provenance: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the folder of a study as if it had run to its end; see :func:`write_finished`."""
+    store = Store(storage / "studies" / study.name, study)
     try:
         for place, arm in enumerate(study.arms):
             _search(store, arm, hostile)
-            _confirm(store, arm, 3.0 + 0.01 * place)
-        results = gather(
-            store, {"ppl": 53_831.0}, {"command": f"run{hostile}"}, [f"arm left out{hostile}"]
-        )
+            _confirm(store, arm, 3.0 + gap * place)
+        known = {"command": f"run{hostile}", **(provenance or {})}
+        results = gather(store, {"ppl": 53_831.0}, known, [f"arm left out{hostile}"])
         write_results(store.folder / "results.json", results)
         write_html(results, store.records, study, store.folder / "report.html")
     finally:

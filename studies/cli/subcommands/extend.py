@@ -13,7 +13,7 @@ from studies.cli.options import (
     add_study_name,
 )
 from studies.cli.stored_studies import open_study
-from studies.cli.study_runs import run_and_print
+from studies.cli.study_runs import train_and_print
 from studies.files.folder_files import stored_study
 from studies.spec.study import GROWING, Study
 
@@ -24,7 +24,7 @@ _DESCRIPTION = """\
 Enlarge a study that has been run: more searches, more trials in each, or more paired seeds.
 
 Use it when the intervals of a finished study are too wide. Finished trials are kept; only new ones
-are trained, and the verdict is computed again.
+are trained, and the verdict is computed again. A grid is enlarged in every cell.
 """
 _EXAMPLES = """\
   hylorada extend learnable_bucketing --searches 8
@@ -41,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, console: "Console") -> int:
-    stored = stored_study(open_study(args) / "study.json")
+    stored = stored_study(open_study(args, grids=True) / "study.json")
     counts = {name: getattr(args, name) for name in GROWING}
     given = {name: count for name, count in counts.items() if count is not None}
     if not given:
@@ -52,10 +52,7 @@ def _run(args: argparse.Namespace, console: "Console") -> int:
             f"study {args.study!r} names its seeds ({', '.join(map(str, named))}): extend it by "
             "--searches or --trials, or run a study of another --name with a longer --seed-list"
         )
-    study = Study.from_dict({**stored, **given})
-    from studies.runner.run import run_study
-
-    return run_and_print(study, args, lambda options: run_study(study, options, console))
+    return train_and_print(Study.from_dict({**stored, **given}), args, console)
 
 
 COMMAND = Command(

@@ -19,7 +19,8 @@ Add searches to a study that has been run until every comparison is decided, or 
 
 Use it instead of `extend` when you want an answer and don't know how many searches it takes. A
 comparison is decided when its verdict is better, worse, or no difference beyond the margin. The
-probability of a false verdict stays at 5 % over all looks at the test split together.
+probability of a false verdict stays at 5 % over all looks at the test split together. The cells of
+a grid are resolved one after another and share the time.
 """
 _EXAMPLES = """\
   hylorada resolve learnable_bucketing --margin 0.2 --time-limit 2h
@@ -63,11 +64,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, console: "Console") -> int:
-    study = Study.from_dict(stored_study(open_study(args) / "study.json"))
+    study = Study.from_dict(stored_study(open_study(args, grids=True) / "study.json"))
     from studies.runner.resolve import Budget, resolve
     from studies.runner.run import run_study
 
     budget = Budget(args.margin, args.time_limit)
+    if study.grid:
+        from studies.cli.grids import run_grid_and_print
+        from studies.runner.grid import resolve_grid
+
+        return run_grid_and_print(
+            study, args, lambda options: resolve_grid(study, options, console, budget)
+        )
     return run_and_print(
         study, args, lambda options: resolve(study, options, console, budget, run_study)
     )

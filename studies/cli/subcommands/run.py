@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_place, add_storage, add_study, run_options
 from studies.cli.requested_study import checked_study
-from studies.cli.study_runs import run_and_print
+from studies.cli.study_runs import train_and_print
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,11 +17,15 @@ compare the arms on the test split, and write a report.
 
 Use it to start a study, and again to resume one that was interrupted: the same command continues
 where it stopped. All input is checked before anything is trained or written.
+
+A study with a grid (`grid: {block_size: [128, 256], data: [...], model: [...]}`) runs every
+combination as a study of its own, and reports all of them together.
 """
 _EXAMPLES = """\
   hylorada run learnable_bucketing
   hylorada run learnable_bucketing --name mine --data notes.txt --set defaults.max_steps=200
   hylorada run --config study.yaml
+  hylorada run context_length --set 'grid.block_size=[64, 128]'
 """
 
 
@@ -33,10 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, console: "Console") -> int:
-    study = checked_study(args, run_options(args))
-    from studies.runner.run import run_study
-
-    return run_and_print(study, args, lambda options: run_study(study, options, console))
+    return train_and_print(checked_study(args, run_options(args)), args, console)
 
 
 COMMAND = Command(

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from filelock import Timeout
 
 from studies.cli.command import Command
+from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study
+from studies.cli.stored_studies import open_study, stored_grid
 from studies.files.folder_files import stored_study, study_lock
 from studies.process.mlflow_address import shown
 from studies.process.options import default_uri
+from studies.spec.grid import cells
 from studies.spec.study import Study
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Print the trials of a study and how far each stage has come; if it isn't running, print the command
-that resumes it.
+that resumes it. Of a grid, print how far each cell has come.
 
 Use it while a study runs, or after it was interrupted. It also ends MLflow runs that a killed
 process has left open.
@@ -44,7 +46,9 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.trials.integrity import incomplete_runs
     from studies.trials.records import OPEN, database_fault
 
-    folder = open_study(args)
+    folder = open_study(args, grids=True)
+    if grid := stored_grid(folder):
+        return _run_of_grid(args, grid, folder)
     study = Study.from_dict(stored_study(folder / "study.json"))
     unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
     # This comes first, because a running process changes what is read next.
@@ -56,7 +60,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         command = f"hylorada run {shlex.quote(args.study)}"
         print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
     if unfinished:
-        _close_abandoned(args, folder)
+        _close_abandoned(args, args.study, folder)
     if args.json:
         values = [{f: getattr(r, f) for f in _JSON_FIELDS} for r in records.values()]
         print_json(values, indent=1)
@@ -76,15 +80,31 @@ def _print_status(
     for line in stage_lines(study, records):
         print(line)
     if resumable:
-        where = _option("--storage", args.storage, Path("mlruns"))
-        where += _option("--tracking-uri", args.tracking_uri, None)
-        command = shlex.join([*resume_command(args.study, records), *where])
+        command = shlex.join([*resume_command(args.study, records), *_where(args)])
         print(f"Not running. Resume with: {command}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
             f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
             "was lost"
         )
+
+
+def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
+    from studies.trials.records import OPEN
+
+    running = _is_running(folder)
+    for cell in cells(grid):
+        of_cell = folder.parent / cell.study.name
+        if (of_cell / OPEN).exists():
+            _close_abandoned(args, cell.study.name, of_cell)
+    resume = shlex.join(["hylorada", "run", args.study, *_where(args)])
+    return print_grid_status(grid, args, running=running, resume=resume)
+
+
+def _where(args: argparse.Namespace) -> list[str]:
+    """Return the options that say where the study is."""
+    where = _option("--storage", args.storage, Path("mlruns"))
+    return where + _option("--tracking-uri", args.tracking_uri, None)
 
 
 def _option(name: str, value: object, default: object) -> list[str]:
@@ -104,12 +124,12 @@ def _is_running(folder: Path) -> bool:
         return True
 
 
-def _close_abandoned(args: argparse.Namespace, folder: Path) -> None:
+def _close_abandoned(args: argparse.Namespace, name: str, folder: Path) -> None:
     """End the MLflow runs that a killed process could not end, and say how many there were."""
     from studies.tracking.services import reconcile
 
     uri = args.tracking_uri or default_uri(args.storage)
-    if message := reconcile(uri, args.study, folder):
+    if message := reconcile(uri, name, folder):
         print(f"hylorada: {message}", file=sys.stderr)
 
 

@@ -427,7 +427,7 @@ def test_fingerprint_changes_with_what_changes_results(field: str) -> None:
         "seeds": 99,
         "margin": 9.0,
     }
-    free |= {"looks": [9], "criteria": True}
+    free |= {"looks": [9], "criteria": True, "grid": {"block_size": [64]}}
     changed = _study(**{field: (_CHANGES | free)[field]})
     assert (changed.fingerprint() == _study().fingerprint()) == (field in free)
 

@@ -1,0 +1,115 @@
+"""What commands do for a grid: run it, print its report, and tell how far its cells have come."""
+
+import argparse
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from studies.cli.options import run_options
+from studies.cli.study_runs import run_or_say_why
+from studies.files.folder_files import stored_study
+from studies.process.options import Options
+from studies.spec.study import Study
+
+if TYPE_CHECKING:
+    from studies.analysis.cells.across import Across
+
+
+def run_grid_and_print(
+    study: Study, args: argparse.Namespace, run: "Callable[[Options], Across]"
+) -> int:
+    """Run a grid and print its results.
+
+    Args:
+        study: the grid to run.
+        args: arguments of the command.
+        run: trains the cells.
+
+    Returns:
+        The exit code.
+    """
+    from studies.reporting.cells.report import print_across
+    from studies.reporting.printed import printing, tell_failures
+
+    options = run_options(args)
+    result = run_or_say_why(study, options, run)
+    if isinstance(result, int):
+        return result
+
+    def show() -> None:
+        print_across(result, args.json)
+        if not args.json:
+            storage = shlex.quote(str(args.storage))
+            report = options.study_folder(study.name) / "report.html"
+            print(f"report: {report}   MLflow: hylorada ui --storage {storage}")
+
+    printing(show)
+    crashed = [tell_failures(options.study_folder(cell.study)) for cell in result.cells]
+    return 3 if any(crashed) or (study.comparisons and not result.comparisons) else 0
+
+
+def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:
+    """Print the tables and findings of a grid that has been run.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: some cells have not finished; each is named.
+    """
+    from studies.reporting.cells.report import print_across
+    from studies.runner.cell_reports import report_grid
+
+    print_across(report_grid(study, Options(storage=args.storage)), args.json)
+    if not args.json and (folder / "report.html").exists():
+        print(f"report: {folder / 'report.html'}")
+    return 0
+
+
+def print_grid_status(study: Study, args: argparse.Namespace, *, running: bool, resume: str) -> int:
+    """Print how far each cell of a grid has come.
+
+    Args:
+        study: the grid.
+        args: arguments of the command.
+        running: whether a process runs it now.
+        resume: the command that resumes it.
+
+    Returns:
+        The exit code.
+    """
+    from studies.reporting.printed import print_json
+
+    states = _cell_states(study, args.storage)
+    if args.json:
+        print_json(states, indent=1)
+        return 0
+    for state in states:
+        print(f"{state['study']} ({state['cell']}): {state['state']}")
+        for line in state["stages"]:
+            print(f"  {line}")
+    if not running and any(state["state"] != "finished" for state in states):
+        print(f"Not running. Resume with: {resume}")
+    return 0
+
+
+def _cell_states(study: Study, storage: Path) -> list[dict[str, Any]]:
+    from studies.analysis.progress import stage_lines
+    from studies.analysis.results import load_records
+    from studies.spec.grid import cells
+    from studies.trials.records import OPEN
+
+    states = []
+    for cell in cells(study):
+        folder = storage / "studies" / cell.study.name
+        state, stages = "not begun", list[str]()
+        if (folder / "study.json").exists():
+            ended = (folder / "results.json").exists() and not (folder / OPEN).exists()
+            state = "finished" if ended else "unfinished"
+            stored = Study.from_dict(stored_study(folder / "study.json"))
+            stages = stage_lines(stored, load_records(folder))
+        states.append(
+            {"study": cell.study.name, "cell": cell.label, "state": state, "stages": stages}
+        )
+    return states
