@@ -78,17 +78,18 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
     arms = f"{len(study.arms)} arms" if len(study.arms) > 1 else "one arm"
     return [
         f"We trained adapters of {arms} on the frozen base {code(without_folder(study.model))}"
-        f"{model} in {code(study.dtype)}.",
+        f"{model} with dtype {code(study.dtype)}.",
         f"The text was {code(without_folder(study.data))}{text}, tokenised with the tokenizer of "
-        f"the base{_tokens(provenance)}; {_SEPARATORS[_separator(study, provenance)]}.",
+        f"the base{_tokens(provenance)}{_separated(study, provenance)}.",
         f"It was cut into blocks of {study.block_size} tokens without overlap{_blocks(provenance)}."
         " Perplexity (PPL) is the exponential of the mean loss per predicted token.",
     ]
 
 
-def _separator(study: Study, provenance: Mapping[str, Any]) -> str:
+def _separated(study: Study, provenance: Mapping[str, Any]) -> str:
+    """Return what separates documents; "" where the study left this open and nobody recorded it."""
     separator = provenance.get("document_separator", study.document_separator)
-    return separator if separator in _SEPARATORS else "eos"
+    return f"; {_SEPARATORS[separator]}" if separator in _SEPARATORS else ""
 
 
 def _identified(provenance: Mapping[str, Any], *named: tuple[str, str]) -> str:
