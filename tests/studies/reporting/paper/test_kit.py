@@ -9,12 +9,15 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from latex_reader import plain, read_table
+from made_records import named, record, study
 
+from studies.analysis.results import Results
 from studies.cli.commands import main
 from studies.reporting.paper.kit import kit_files
 from studies.reporting.sections import Picture, Table, sections
@@ -55,7 +58,7 @@ def test_every_figure_of_the_report_is_svg_and_pdf(odd: Any, kit: dict[str, byte
 def test_svg_is_whole_and_its_text_is_text(kit: dict[str, bytes]) -> None:
     root = ET.fromstring(kit["figures/comparisons.svg"])
     texts = {t.text for t in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert "a_b & c% vs été 学 #$~" in texts
+    assert "a_b 1.5 vs été 学 x-1" in texts
     assert float((root.get("width") or "").removesuffix("pt")) == pytest.approx(72 * 6.75)
     assert b"var(--" not in kit["figures/comparisons.svg"]
 
@@ -97,6 +100,20 @@ def test_tables_hold_the_cells_of_the_report(odd: Any, kit: dict[str, bytes]) ->
 def printed(text: str) -> str:
     """A text as pdflatex prints it: without the characters that its fonts lack."""
     return text.replace("学", "U+5B66").replace("\N{MINUS SIGN}", "-").replace('"', "''")
+
+
+def test_names_that_latex_would_read_as_commands_come_through(tmp_path: Path) -> None:
+    hostile = "a_b & c% <$x^2$> \\\\ {#1}"
+    made = study("plain")  # arms can't be named so; escaping does not rest on that
+    made = replace(made, arms={hostile: made.arms["plain"]})
+    trials = named(*(record(hostile, i, [16, 15, 14.5 + i]) for i in range(4)))
+    results = Results(hostile, None, 0, (), (), hostile, (), {})
+    kit = kit_files(made, results, trials, tmp_path)
+    (name,) = [n for n in kit if n.startswith("tables/trials") and n.endswith(".tex")]
+    rows = read_table(kit[name].decode()).rows
+    assert [row[0] for row in rows[1:]] == [f"{hostile}-{i:04d}" for i in range(4)]
+    assert f"The arm {hostile} searches" in plain(kit["methods.tex"].decode().split("\n\n")[1])
+    assert {Path(n).stem for n in kit if n.endswith(".pdf")} >= {"tuning", "trials-by-step"}
 
 
 def test_figures_are_included_with_captions_and_labels(kit: dict[str, bytes]) -> None:
