@@ -32,6 +32,8 @@ from studies.spec.study import Study
 from studies.statistics.decision import SCALE
 from studies.trials.records import Record
 
+_LETTERS = 22  # letters that fit below a third of a paper's width at the usual size
+
 
 def value_text(value: Any) -> str:
     """Return a value as a study file shows it."""
@@ -336,7 +338,8 @@ def _scale_parameter(
         places = {
             text: i for i, text in enumerate(dict.fromkeys(map(value_text, [*options, *values])))
         }
-        axes.set_xticks(list(places.values()), list(places))
+        size = max(5.5, min(9.0, 9.0 * _LETTERS / sum(len(name) + 2 for name in places)))
+        axes.set_xticks(list(places.values()), list(places), fontsize=size)
         axes.set_xlim(-0.5, len(places) - 0.5)
         return places
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)

@@ -86,6 +86,12 @@ def read_table(source: str) -> ReadTable:
     return ReadTable(opening[1], packages, plain(caption[1]), label[1], opening[2], rows)
 
 
+def plain_prose(source: str) -> str:
+    """Return paragraphs of LaTeX as the text that they print, without titles and citations."""
+    bare = re.sub(r"~\\cite\{[a-z0-9,]+\}|^\\paragraph\{[A-Za-z ]+\.\}", "", source, flags=re.M)
+    return plain(bare)
+
+
 def _check_environments(text: str) -> None:
     opened: list[str] = []
     for kind, name in re.findall(r"\\(begin|end)\{([a-z]+)\}", text):

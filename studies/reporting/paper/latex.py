@@ -140,8 +140,9 @@ def latex_figure(path: str, caption: str, *, label: str) -> str:
 def latex_table(sheet: Sheet, *, title: str, label: str) -> str:
     """Return a sheet as a table environment with a caption and a label.
 
-    A sheet too wide for a page is turned if that makes it narrower, and shrunk to the page if it is
-    still too wide. A sheet of many rows becomes a ``longtable``, which breaks across pages.
+    A sheet too wide for a page is turned if it has few rows and many columns, and shrunk to the
+    page if it is still too wide. A sheet of many rows becomes a ``longtable``, which breaks across
+    pages.
 
     Args:
         sheet: The sheet; columns without any text are left out.
@@ -150,7 +151,7 @@ def latex_table(sheet: Sheet, *, title: str, label: str) -> str:
     """
     grid = _grid(sheet)
     width, width_turned = _width(grid), _width(list(zip(*grid, strict=True)))
-    turned = width_turned < width and width > _WIDE
+    turned = width > max(_WIDE, width_turned) and len(grid[0]) >= 2 * len(grid)
     wide = (width_turned if turned else width) > _WIDE
     rows = _styled_rows(sheet, turned)
     columns = _alignment(sheet, len(rows[0]), turned)

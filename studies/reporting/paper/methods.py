@@ -123,10 +123,11 @@ def _blocks(provenance: Mapping[str, Any]) -> str:
 
 def _search(study: Study) -> list[str]:
     """Describe how configurations were searched, chosen and trained again."""
-    times = f"{study.searches} independent searches" if study.searches > 1 else "One search"
+    times = f"{study.searches} independent searches" if study.searches > 1 else "one search"
     trials = f"{study.trials} trial{'s' * (study.trials > 1)}"
     sentences = [
-        f"{times} tried up to {trials} of every arm, scheduled by Ray Tune{cite('liaw2018tune')}."
+        f"The study made {times} of up to {trials} of every arm, scheduled by Ray Tune"
+        f"{cite('liaw2018tune')}."
     ]
     sentences += [*_proposals(study), _pruning(study)]
     if study.finalists > 1:

@@ -44,7 +44,7 @@ def can_be(study: Study, name: str, value: Any, arms: Iterable[str] | None = Non
 def adapter_sentences(study: Study) -> list[str]:
     """Describe what the adapters of all arms have in common, and the designs that occur."""
     shared = shared_fields(study)
-    return [s for s in (_lora(study, shared), _bias(shared), *_landmarks(study)) if s]
+    return [s for s in (_lora(study, shared), _bias(shared), *_landmarks(study, shared)) if s]
 
 
 def _lora(study: Study, shared: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _bias(shared: Mapping[str, Any]) -> str:
     return f"A trained bias{count} scales the update of each layer by position."
 
 
-def _landmarks(study: Study) -> list[str]:
+def _landmarks(study: Study, shared: Mapping[str, Any]) -> list[str]:
     """Describe each landmark design that an arm with landmarks fixes or searches."""
     arms = [a for a in study.arms if can_be(study, "landmarks", True, [a])]
     sentences = []
@@ -86,6 +86,13 @@ def _landmarks(study: Study) -> list[str]:
         if can_be(study, "landmark_design", design, arms):
             source = cite("zhang2023llamaadapter") if design == "attention" else ""
             sentences.append(f"Landmarks of design {code(design)} are added {where}{source}.")
+    counts = [
+        f"{shared[field]} {name}"
+        for field, name in (("num_landmarks", "landmarks"), ("num_buckets", "position buckets"))
+        if arms and field in shared
+    ]
+    if counts:
+        sentences.append(f"Adapters with landmarks have {listed(counts)}.")
     if can_be(study, "replication_noncausal_pooling", True, arms):
         sentences.append(
             "Some landmarks pool over the whole block, so these models see the tokens that they "
@@ -103,11 +110,11 @@ def arm_sentences(study: Study, results: Results) -> list[str]:
         fixes = [f"{code(n)} = {code(value_text(v))}" for n, v in arm.config.items()]
         searches = [_searched(n, p) for n, p in arm.space.parameters.items()]
         parts = [f"fixes {listed(fixes)}"] if fixes else []
-        parts += [f"searches {listed(searches)}"] if searches else []
+        parts += [f"searches {'; '.join(searches)}"] if searches else []
         does = " and ".join(parts) or "fixes and searches nothing of its own"
         sentences.append(f"The arm {code(name)}{size} {does}.")
     if study.common.parameters:
-        common = listed([_searched(n, p) for n, p in study.common.parameters.items()])
+        common = "; ".join(_searched(n, p) for n, p in study.common.parameters.items())
         sentences.append(f"All arms search {common}.")
     return sentences
 
