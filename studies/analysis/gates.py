@@ -37,15 +37,16 @@ def read_gates(folder: Path, record: Record) -> Gates | None:
         The gates; None if they don't depend on the position, or if the adapter is missing, damaged
         or of an earlier version.
     """
-    # torch takes seconds to import
-    from hylorada.adapters.landmarks.position_adaptive import position_gates
-    from hylorada.training.checkpoint import read_parameters
-
+    path = folder / "trials" / record.name / CHECKPOINT
     with suppress(InputError, OSError):
         config = HyLoRADAConfig.from_dict(record.adapter)
-        if not config.has_buckets or config.num_buckets == 1:
+        if not config.has_buckets or config.num_buckets == 1 or not path.is_file():
             return None
-        parameters = read_parameters(folder / "trials" / record.name / CHECKPOINT)
+        # torch takes seconds to import
+        from hylorada.adapters.landmarks.position_adaptive import position_gates
+        from hylorada.training.checkpoint import read_parameters
+
+        parameters = read_parameters(path)
         weights, buckets = position_gates(config, parameters, seed=record.seed)
         starts = [
             next(group)[0]

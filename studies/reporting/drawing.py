@@ -1,4 +1,4 @@
-"""Shared parts of all figures of ``report.html``: theme, style, panels, PPL scale, SVG as text."""
+"""Shared parts of all figures: theme, style, panels, PPL scale, and how they become SVG and PDF."""
 
 import io
 import math
@@ -36,9 +36,11 @@ _NEAR = 0.003  # the axis is about linear up to this share above the best PPL
 _MOST_TICKS = 8
 _MARKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000)  # ticks, % above the best
 _WIDTH = 9.0  # inches; the page scales it
+_PAPER_WIDTH = 6.75  # inches, the width of a page of text
 _STYLE = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "hylorada",  # equal results give equal bytes
+    "pdf.fonttype": 42,  # TrueType: text stays text, and no journal refuses it
     "text.parse_math": False,  # a name may hold a dollar sign
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -116,17 +118,41 @@ def make_panels(
     return figure, every[:count]
 
 
+@styled()
 def svg_text(figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element, with tips as titles and themed colors.
-
-    Metadata and ids that repeat over figures are left out.
-    """
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
-    text = re.sub(r'<g id="tip ([^"]*)">', r"<g><title>\1</title>", text)
+    """Return a figure as the ``<svg>`` element of a page, whose theme replaces its colors."""
+    text = _svg(figure)
+    text = text[text.index("<svg") :]
     for name, (light, _) in THEME.items():
         text = text.replace(light, f"var(--{name})")
     return text
+
+
+@styled()
+def svg_file(figure: Figure) -> bytes:
+    """Return a figure of a paper as an SVG file; equal figures give equal bytes."""
+    _fit_to_paper(figure)
+    return _svg(figure).encode()
+
+
+@styled()
+def pdf_file(figure: Figure) -> bytes:
+    """Return a figure of a paper as a PDF file; equal figures give equal bytes."""
+    _fit_to_paper(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
+def _fit_to_paper(figure: Figure) -> None:
+    """Give a figure the width of a paper; its layout follows when it is drawn."""
+    figure.set_size_inches(_PAPER_WIDTH, figure.get_figheight())
+
+
+def _svg(figure: Figure) -> str:
+    """Return a figure as SVG with tips as titles, without metadata and ids that repeat."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
+    return re.sub(r'<g id="tip ([^"]*)">', r"<g><title>\1</title>", text)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from studies.reporting.drawing import INK, SOFT, make_panels, styled, svg_text
+from studies.reporting.drawing import INK, SOFT, make_panels, styled
 from studies.reporting.explanation_tables import matters, outcome, step_text
 from studies.trials.explanations import Effect, Explanation
 
@@ -13,7 +14,7 @@ _ROW = 0.27  # inches
 
 
 @styled()
-def explained(e: Explanation, color: str) -> str | None:
+def explained(e: Explanation, color: str) -> Figure | None:
     """Draw the path from the defaults above and the winner's neighbours below."""
     families = [(title, steps) for title, steps in _families(e) if any(x.change for x in steps)]
     rows = sum(len(steps) + 1 for _, steps in families)
@@ -34,7 +35,7 @@ def explained(e: Explanation, color: str) -> str | None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("change in validation PPL, %   (left of 0: better)")
-    return svg_text(figure)
+    return figure
 
 
 def _families(e: Explanation) -> Sequence[tuple[str, Sequence[Effect]]]:

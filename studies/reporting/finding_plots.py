@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -16,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from studies.analysis.boundaries import SPACINGS, distances, spaced
 from studies.analysis.gates import Gates
 from studies.analysis.importance import Importance, Share
-from studies.reporting.drawing import INK, SOFT, make_panels, scale_ppl, styled, svg_text
+from studies.reporting.drawing import INK, SOFT, make_panels, scale_ppl, styled
 from studies.statistics.tuning import TuningCurve
 from studies.trials.records import Record
 
@@ -24,7 +25,7 @@ _MOST_LABELS = 10  # labels for the columns of a heat map
 
 
 @styled()
-def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> str | None:
+def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> Figure | None:
     """Draw the expected best validation PPL of every arm against the number of trials."""
     if max((c.trials for c in curves.values()), default=0) < 2:
         return None
@@ -40,11 +41,11 @@ def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> str 
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_xlabel("trials of a search")
     axes.set_ylabel("expected best validation PPL")
-    return svg_text(figure)
+    return figure
 
 
 @styled()
-def importances(by_arm: Mapping[str, Importance], colors: Mapping[str, str]) -> str | None:
+def importances(by_arm: Mapping[str, Importance], colors: Mapping[str, str]) -> Figure | None:
     """Draw each parameter's share and its chance level, one panel per arm."""
     shown = {arm: i.shares for arm, i in by_arm.items() if i.shares}
     if not shown:
@@ -61,7 +62,7 @@ def importances(by_arm: Mapping[str, Importance], colors: Mapping[str, str]) -> 
         axes.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axes.set_title(arm, color=colors[arm], fontweight="bold")
     panels[0].set_xlabel("share of the importance")
-    return svg_text(figure)
+    return figure
 
 
 def _draw_share(axes: Axes, row: int, name: str, share: Share, color: str) -> None:
@@ -73,7 +74,7 @@ def _draw_share(axes: Axes, row: int, name: str, share: Share, color: str) -> No
 
 
 @styled()
-def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str | None:
+def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> Figure | None:
     """Draw the bucket of each position at the end of each run, over the two spacings.
 
     Each search has a panel.
@@ -100,7 +101,7 @@ def boundary_steps(runs: Sequence[Record], block_size: int, color: str) -> str |
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     panels[0].legend(*_first_labels(panels[0]), frameon=False, labelcolor=SOFT, loc="lower right")
     panels[0].set_ylabel("bucket")
-    return svg_text(figure)
+    return figure
 
 
 def _away(runs: Sequence[Record], block_size: int) -> str:
@@ -134,7 +135,7 @@ def _first_labels(axes: Axes) -> tuple[list[Line2D], list[str]]:
 
 
 @styled()
-def gates(runs: Sequence[Gates], color: str) -> str | None:
+def gates(runs: Sequence[Gates], color: str) -> Figure | None:
     """Draw the weight of each landmark over stretches of positions, one panel per run."""
     if not runs:
         return None
@@ -146,7 +147,7 @@ def gates(runs: Sequence[Gates], color: str) -> str | None:
         axes.set_title(f"search {one.run.search} ({even})" if len(runs) > 1 else even)
     panels[0].set_ylabel("landmark")
     panels[0].set_xlabel("token position, a column for each bucket")
-    return svg_text(figure)
+    return figure
 
 
 def _draw_gates(axes: Axes, one: Gates, color: str) -> None:

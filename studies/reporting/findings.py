@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from studies.analysis.boundaries import DRAWS, Placement, Together, placement
 from studies.analysis.gates import Gates, read_gates
 from studies.analysis.importance import FEWEST, MOST, Importance, importance, rung_step
@@ -29,13 +31,13 @@ class Finding:
     Attributes:
         title: Its subject.
         says: The finding in sentences.
-        figure: The ``<svg>`` that shows it; None if there is nothing to draw.
+        figure: The figure that shows it; None if there is nothing to draw.
         reading: How to read the figure.
     """
 
     title: str
     says: str
-    figure: str | None = None
+    figure: Figure | None = None
     reading: str = ""
 
 

@@ -2,8 +2,10 @@
 
 import html
 
+from matplotlib.figure import Figure
+
 from studies.process.terminal_text import shown
-from studies.reporting.drawing import THEME
+from studies.reporting.drawing import THEME, svg_text
 from studies.reporting.tables import WORDS, Sheet
 
 _MANY = 40  # rows above which a table starts folded
@@ -52,9 +54,12 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>\n{inside}</section>"
 
 
-def figure_html(svg: str | None, caption: str) -> str:
+def figure_html(figure: Figure | None, caption: str) -> str:
     """Return a figure with its caption; empty if there is nothing to draw."""
-    return f"<figure>{shown(svg)}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
+    if figure is None:
+        return ""
+    drawn = shown(svg_text(figure))
+    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def page(title: str, body: str) -> str:

@@ -1,7 +1,7 @@
-"""The figures of ``report.html``, drawn with matplotlib's object API.
+"""The figures of a report, drawn with matplotlib's object API.
 
-Each function returns an ``<svg>`` element as text that follows the page's theme, or None if there
-is nothing to draw.
+Each function returns a figure, or None if there is nothing to draw.
+:mod:`studies.reporting.drawing` turns figures into SVG and PDF.
 """
 
 import math
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from studies.analysis.comparisons import Comparison
@@ -25,12 +26,13 @@ from studies.reporting.drawing import (
     make_panels,
     scale_ppl,
     styled,
-    svg_text,
 )
 from studies.spec.space import Choice, Parameter, Range
 from studies.spec.study import Study
 from studies.statistics.decision import SCALE
 from studies.trials.records import Record
+
+_LETTERS = 22  # letters that fit below a third of a paper's width at the usual size
 
 
 def value_text(value: Any) -> str:
@@ -52,7 +54,7 @@ def arm_colors(arms: Iterable[str]) -> dict[str, str]:
 
 
 @styled()
-def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
+def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figure | None:
     """Draw each comparison with its interval and seeds over the published scale of improvements."""
     shown = [c for c in comparisons if math.isfinite(c.change)]
     if not shown:
@@ -74,7 +76,7 @@ def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str 
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("change in test PPL, %   (left of 0: better)")
-    return svg_text(figure)
+    return figure
 
 
 def _shade_scale(axes: Axes, limit: float) -> None:
@@ -118,7 +120,7 @@ def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
 
 
 @styled()
-def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str | None:
+def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figure | None:
     """Draw each comparison's matched change over the factor of the learning rate."""
     shown = [c for c in comparisons if len(c.profile) > 1]
     if not shown:
@@ -145,11 +147,11 @@ def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> str |
         axes.set_title(f"{c.arm} vs {c.reference}")
         axes.set_xlabel("learning rate")
     panels[0].set_ylabel("change in test PPL, %")
-    return svg_text(figure)
+    return figure
 
 
 @styled()
-def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str | None:
+def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> Figure | None:
     """Draw where boundaries started (above, hollow) and ended (below, filled), one row per run."""
     shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
     if not shown:
@@ -174,11 +176,11 @@ def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> str 
     axes.set_yticks(range(len(shown)), [_run_label(r) for r in shown], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("token position in the block")
-    return svg_text(figure)
+    return figure
 
 
 @styled()
-def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str | None:
+def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> Figure | None:
     """Draw every boundary over the steps of each run."""
     shown = [r for r in runs if any(x.boundaries for x in r.reports)]
     if not shown:
@@ -195,7 +197,7 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> str |
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     panels[0].set_ylabel("token position")
-    return svg_text(figure)
+    return figure
 
 
 def _run_label(run: Record) -> str:
@@ -209,7 +211,7 @@ def _run_label(run: Record) -> str:
 
 
 @styled()
-def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
+def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> Figure | None:
     """Draw the validation PPL of every search trial over its steps, one panel per arm."""
     values = finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
@@ -230,7 +232,7 @@ def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> str
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     scale_ppl(panels[0], values)
     panels[0].set_ylabel("validation PPL: best, and % above it")
-    return svg_text(figure)
+    return figure
 
 
 def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: float) -> None:
@@ -265,7 +267,7 @@ def _draw_curve(axes: Axes, trial: Record, color: str, is_best: bool, alpha: flo
 
 
 @styled()
-def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> str | None:
+def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> Figure | None:
     """Draw the last validation PPL of trials over each searched parameter, arms in their colors."""
     values = finite(last(r, "eval/ppl") for r in trials)
     drawn = {name for r in trials for name in r.params}
@@ -284,7 +286,7 @@ def parameters(trials: Sequence[Record], study: Study, best: Collection[str]) ->
     scale_ppl(panels[0], values)
     for axes in panels[::3]:
         axes.set_ylabel("validation PPL")
-    return svg_text(figure)
+    return figure
 
 
 def _draw_parameter(
@@ -336,7 +338,8 @@ def _scale_parameter(
         places = {
             text: i for i, text in enumerate(dict.fromkeys(map(value_text, [*options, *values])))
         }
-        axes.set_xticks(list(places.values()), list(places))
+        size = max(5.5, min(9.0, 9.0 * _LETTERS / sum(len(name) + 2 for name in places)))
+        axes.set_xticks(list(places.values()), list(places), fontsize=size)
         axes.set_xlim(-0.5, len(places) - 0.5)
         return places
     low, high = min(r.low for r in ranges), max(r.high for r in ranges)

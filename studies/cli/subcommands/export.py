@@ -1,8 +1,12 @@
-"""``hylorada export``: the winner of a finished study as an adapter."""
+"""``hylorada export``: the winner of a finished study as an adapter, and its files for a paper."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
+from hylorada import InputError
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, add_study_name, folder
 from studies.cli.stored_studies import open_finished_study
@@ -12,13 +16,24 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Write the winner of a finished study: an adapter in PEFT's format, which stock PEFT loads too, and
-its model card.
+its model card (--output); or what a paper needs (--figures); or both.
 
-Use it to keep or publish the best adapter. `hylorada evaluate --adapter DIR` measures it again.
+Use --output to keep or publish the best adapter; `hylorada evaluate --adapter DIR` measures it
+again. Use --figures to write about the study. It writes
+
+  figures/    each figure of the report as SVG and PDF; figures.tex includes them with captions
+  tables/     each table of the report as CSV and LaTeX (booktabs)
+  data/       arms, comparisons, all changes and all trials as CSV, at full precision
+  methods     what was done, with all settings and versions, in Markdown and LaTeX;
+              references.bib has the works that it cites
+
+Equal studies give equal files. An earlier folder of the same study is replaced as a whole, unless
+it holds files that were changed or added.
 """
 _EXAMPLES = """\
   hylorada export learnable_bucketing --output winner
   hylorada export learnable_bucketing --arm fixed --output fixed-winner
+  hylorada export learnable_bucketing --figures paper
 """
 
 
@@ -37,28 +52,77 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="paired seed whose run to write; default: the first",
     )
     parser.add_argument(
-        "--output", type=folder, required=True, metavar="DIR", help="folder to write"
+        "--output", type=folder, metavar="DIR", help="folder to write the adapter to"
+    )
+    parser.add_argument(
+        "--figures",
+        type=folder,
+        metavar="DIR",
+        help="folder to write figures, tables, numbers and methods to",
     )
     add_storage(parser)
     add_json(parser)
 
 
 def _run(args: argparse.Namespace, _console: "Console") -> int:
-    from studies.reporting.export import export_winner
     from studies.reporting.printed import print_json
 
-    record = export_winner(open_finished_study(args), args.output, arm=args.arm, seed=args.seed)
+    _check(args)
+    study = open_finished_study(args)
+    values: dict[str, Any] = {}
+    if args.figures is not None:
+        from studies.reporting.paper.kit import write_kit
+
+        files = write_kit(study, args.figures)
+        values |= {"study": study.name, "figures": str(args.figures), "files": files}
+        if not args.json:
+            print("\n".join(_summary(args.figures, files)))
+    if args.output is not None:
+        from studies.reporting.export import export_winner
+
+        record = export_winner(study, args.output, arm=args.arm, seed=args.seed)
+        values |= {**record, "output": str(args.output)}
+        if not args.json:
+            ppl = f"test PPL {record['test_ppl']:.4f}"
+            print(f"{args.output}: {record['run']} of study {record['study']!r}, {ppl}")
     if args.json:
-        print_json({**record, "output": str(args.output)}, indent=1)
-    else:
-        ppl = f"test PPL {record['test_ppl']:.4f}"
-        print(f"{args.output}: {record['run']} of study {record['study']!r}, {ppl}")
+        print_json(values, indent=1)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse a command that names no folder to write, or options that nothing heeds.
+
+    Raises:
+        InputError: It lists all problems.
+    """
+    if args.output is None and args.figures is None:
+        raise InputError("name a folder with --output (the adapter) or --figures (for a paper)")
+    if args.output is not None and args.figures is not None:
+        places = {path.resolve() for path in (args.output, args.figures)}
+        if len(places) == 1:
+            raise InputError("--output and --figures must name different folders")
+    unheeded = [name for name in ("arm", "seed") if getattr(args, name) is not None]
+    if unheeded and args.output is None:
+        raise InputError([f"--{name} chooses an adapter; it needs --output" for name in unheeded])
+
+
+def _summary(output: Path, files: Iterable[str]) -> list[str]:
+    """Return one line per folder: how many files of each kind it holds, or their names."""
+    paths = [PurePosixPath(name) for name in files]
+    lines = []
+    for place in dict.fromkeys(p.parent for p in paths):
+        names = [p.name for p in paths if p.parent == place]
+        kinds = Counter(p.suffix for p in paths if p.parent == place)
+        many = len(names) > len(kinds) and place.name in ("figures", "tables")
+        each = [f"{count} {kind}" for kind, count in kinds.items()] if many else names
+        lines.append(f"{output / place}: {', '.join(each)}")
+    return lines
 
 
 COMMAND = Command(
     name="export",
-    summary="write the winner of a finished study as an adapter, with its model card",
+    summary="write the winner of a finished study as an adapter, or its files for a paper",
     description=_DESCRIPTION,
     examples=_EXAMPLES,
     add_arguments=_add_arguments,

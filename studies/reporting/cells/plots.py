@@ -4,18 +4,19 @@ import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from studies.analysis.cells.across import Across, AcrossComparison, PooledChange
 from studies.analysis.cells.boundaries import learned_runs, shares
 from studies.analysis.cells.reading import FinishedCell
-from studies.reporting.drawing import INK, SOFT, make_panels, styled, svg_text
+from studies.reporting.drawing import INK, SOFT, make_panels, styled
 
 _ROW = 0.36  # inches
 _DIAMOND = 0.28  # half its height, in rows
 
 
 @styled()
-def forest(across: Across, colors: Mapping[str, str]) -> str | None:
+def forest(across: Across, colors: Mapping[str, str]) -> Figure | None:
     """Draw each comparison in every cell, and the pooled change as a diamond below them."""
     shown = [c for c in across.comparisons if _finite_ends(c)]
     if not shown:
@@ -35,7 +36,7 @@ def forest(across: Across, colors: Mapping[str, str]) -> str | None:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
     panels[-1].set_xlabel("change in test PPL, %   (left of 0: better)")
-    return svg_text(figure)
+    return figure
 
 
 def _finite_ends(c: AcrossComparison) -> list[float]:
@@ -84,7 +85,7 @@ def _note(axes: Axes, row: int, text: str) -> None:
 
 
 @styled()
-def boundary_rows(cells: Sequence[FinishedCell], arm: str, color: str) -> str | None:
+def boundary_rows(cells: Sequence[FinishedCell], arm: str, color: str) -> Figure | None:
     """Draw an arm's boundaries at the end of every confirm run over u, one row per cell."""
     by_cell = [(c, runs) for c in cells if (runs := learned_runs(c, arm))]
     if len(by_cell) < 2:
@@ -101,4 +102,4 @@ def boundary_rows(cells: Sequence[FinishedCell], arm: str, color: str) -> str | 
     axes.set_yticks(range(len(by_cell)), [c.label for c, _ in by_cell], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of the block, u = p / T")
-    return svg_text(figure)
+    return figure

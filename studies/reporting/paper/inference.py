@@ -1,0 +1,71 @@
+"""Sentences on how the arms of a study were compared."""
+
+from studies.analysis.comparisons import Comparison
+from studies.analysis.results import Results
+from studies.reporting.paper.prose import cite
+from studies.spec.study import Study
+
+
+def statistics_sentences(study: Study, results: Results) -> list[str]:
+    """Describe how differences were judged, as far as this study uses each method."""
+    compared = results.comparisons
+    if not compared:
+        return ["No pair of arms could be compared."]
+    first = compared[0]
+    seeds = f"{first.seeds} paired seed{'s' * (first.seeds > 1)}"
+    units = f"{first.searches} searches with {seeds} each" if first.searches > 1 else seeds
+    sentences = [
+        f"Arms were compared on {results.tokens:,} test tokens by paired differences over {units}, "
+        "given as changes in PPL, 100 (exp(D) - 1) %, with D the mean difference in loss per "
+        "token.",
+        _interval(first),
+    ]
+    if len(compared) > 1:
+        sentences.append(
+            f"P-values were adjusted for {len(compared)} comparisons by Holm's procedure"
+            f"{cite('holm1979simple')}."
+        )
+    sentences.append(_decision(first, len(compared)))
+    if any(c.hodges_lehmann for c in compared):
+        sentences.append(
+            "We also give the Hodges-Lehmann estimate over replicates with its exact interval"
+            f"{cite('hodges1963estimates')}."
+        )
+    if any(c.own_best for c in compared):
+        sentences.append(
+            "In addition, each arm was judged at its own best learning rate, the minimum of a "
+            f"quadratic in the log of the rate through {len(study.factors)} factors."
+        )
+    return sentences
+
+
+def _interval(c: Comparison) -> str:
+    looks = "" if c.level == 0.05 else ", a level that allows for several looks at the test split"
+    spread = {"method": "searches", "configurations": "seeds"}.get(c.scope)
+    variance = (
+        f"the variance over {spread} and that over test blocks"
+        if spread
+        else ("the variance over test blocks alone")
+    )
+    weights = (
+        " The two variances' Student t tails are weighted by their shares"
+        f"{cite('cochran1964behrens')}."
+        if spread
+        else ""
+    )
+    return (
+        f"The {100 * (1 - c.level):.3g} % intervals{looks} combine {variance}, which may be "
+        f"correlated: blocks are clustered by document{cite('cameron2015cluster')}, or taken as a "
+        f"time series where documents are few or short{cite('lazarus2018har')}.{weights}"
+    )
+
+
+def _decision(c: Comparison, count: int) -> str:
+    p = f"{'Holm-adjusted ' if count > 1 else ''}p < {c.level:.3g}"
+    decision = f"An arm is called better or worse if the interval excludes 0 and {p}"
+    if not c.margin:
+        return f"{decision}."
+    return (
+        f"{decision}; otherwise two arms are called equivalent if the whole interval lies within "
+        f"±{c.margin:g} %{cite('schuirmann1987tost')}."
+    )

@@ -1,0 +1,182 @@
+"""A strict reader of the LaTeX that an export writes: it accepts nothing that might not compile."""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[{}$]|[^\\{}$]+", re.DOTALL)
+_SYMBOLS = {
+    "textbackslash": "\\",
+    "textasciitilde": "~",
+    "textasciicircum": "^",
+    "textless": "<",
+    "textgreater": ">",
+    "textbar": "|",
+    "textendash": "\N{EN DASH}",
+    "textemdash": "\N{EM DASH}",
+    "ldots": "…",
+    "ss": "ß",
+    "o": "ø",
+    "l": "ł",
+    "ae": "æ",
+    "S": "§",
+}
+_ACCENTS = {
+    "`": "\u0300",
+    "'": "\u0301",
+    "^": "\u0302",
+    "~": "\u0303",
+    '"': "\u0308",
+    "r": "\u030a",
+    "c": "\u0327",
+    "v": "\u030c",
+}
+_MATH = {
+    "-": "-",
+    r"\pm": "±",
+    r"\times": "\N{MULTIPLICATION SIGN}",
+    r"\rightarrow": "→",
+    r"\lambda": "λ",
+    r"\Delta": "Δ",
+    r"\leq": "≤",
+}
+
+
+@dataclass(frozen=True)
+class ReadTable:
+    """A table as a reader sees it.
+
+    Attributes:
+        environment: ``tabular`` or ``longtable``.
+        packages: packages that the file says it needs.
+        caption: its caption as plain text.
+        label: its label.
+        alignment: one letter per column.
+        rows: cells as plain text, the titles first.
+    """
+
+    environment: str
+    packages: tuple[str, ...]
+    caption: str
+    label: str
+    alignment: str
+    rows: list[list[str]]
+
+
+def read_table(source: str) -> ReadTable:
+    """Read a table environment.
+
+    Raises:
+        ValueError: something in it is not plain booktabs LaTeX.
+    """
+    first, _, rest = source.partition("\n")
+    needs = re.fullmatch(r"% Needs \\usepackage\{([a-z,]+)\}", first)
+    if needs is None or not source.isascii():
+        raise ValueError(f"no packages, or not ASCII: {first}")
+    _check_environments(rest)
+    opening = re.search(r"\\begin\{(tabular|longtable)\}\{([lr]+)\}\n", rest)
+    caption = re.search(r"^\\caption\{(.*)\}$", rest, re.MULTILINE)
+    label = re.search(r"^\\label\{([a-z0-9:-]+)\}", rest, re.MULTILINE)
+    if opening is None or caption is None or label is None:
+        raise ValueError("no tabular, caption or label")
+    rows = [_cells(line) for line in _lines(rest, opening[1])]
+    if {len(row) for row in rows} != {len(opening[2])}:
+        raise ValueError(f"rows differ in length: {opening[2]}, {rows}")
+    packages = tuple(needs[1].split(","))
+    return ReadTable(opening[1], packages, plain(caption[1]), label[1], opening[2], rows)
+
+
+def plain_prose(source: str) -> str:
+    """Return paragraphs of LaTeX as the text that they print, without titles and citations."""
+    bare = re.sub(r"~\\cite\{[a-z0-9,]+\}|^\\paragraph\{[A-Za-z ]+\.\}", "", source, flags=re.M)
+    return plain(bare)
+
+
+def _check_environments(text: str) -> None:
+    opened: list[str] = []
+    for kind, name in re.findall(r"\\(begin|end)\{([a-z]+)\}", text):
+        if kind == "begin":
+            opened.append(name)
+        elif not opened or opened.pop() != name:
+            raise ValueError(f"\\end{{{name}}} closes nothing")
+    if opened:
+        raise ValueError(f"{opened} never end")
+
+
+def _lines(text: str, environment: str) -> list[str]:
+    """Return the lines of a table's rows, the titles once."""
+    head = r"\\toprule\n(.*?)\n\\midrule\n"
+    body = r"(.*?)\\bottomrule\n\\end\{tabular\}"
+    if environment == "longtable":
+        body = r"\\endfirsthead\n.*?\\endhead\n\\bottomrule\n\\endfoot\n(.*?)\\end\{longtable\}"
+    found = re.search(head + body, text, re.DOTALL)
+    if found is None:
+        raise ValueError("no rules, or in the wrong order")
+    return [found[1], *found[2].splitlines()]
+
+
+def _cells(line: str) -> list[str]:
+    if not line.endswith(r" \\") or line[0] in "[*":
+        raise ValueError(f"a row without an end, or one that LaTeX reads as an argument: {line}")
+    return [plain(cell) for cell in re.split(r"(?<!\\) & ", line.removesuffix(r" \\"))]
+
+
+def plain(latex: str) -> str:
+    """Return LaTeX as the text that it prints; minus signs as hyphens.
+
+    Raises:
+        ValueError: a special character is bare, a command unknown, or braces don't match.
+    """
+    tokens = _TOKEN.findall(latex)
+    text, end = _group(tokens, 0, nested=False)
+    if end != len(tokens):
+        raise ValueError(f"braces don't match in {latex!r}")
+    return unicodedata.normalize("NFC", text)
+
+
+def _group(tokens: list[str], place: int, *, nested: bool) -> tuple[str, int]:
+    """Return the text of a group and the place behind it."""
+    parts = []
+    while place < len(tokens):
+        token = tokens[place]
+        if token == "}":
+            if not nested:
+                raise ValueError("a brace closes nothing")
+            return "".join(parts), place + 1
+        part, place = _item(tokens, place)
+        parts.append(part)
+    if nested:
+        raise ValueError("a brace never closes")
+    return "".join(parts), place
+
+
+def _item(tokens: list[str], place: int) -> tuple[str, int]:
+    token = tokens[place]
+    if token == "{":
+        return _group(tokens, place + 1, nested=True)
+    if token == "$":
+        end = tokens.index("$", place + 1)
+        return _MATH["".join(tokens[place + 1 : end])], end + 1
+    if not token.startswith("\\"):
+        return _bare(token), place + 1
+    name = token[1:]
+    if name in "&%$#_{}":
+        return name, place + 1
+    if tokens[place + 1 : place + 2] != ["{"]:
+        raise ValueError(f"{token} without braces")
+    inside, end = _group(tokens, place + 2, nested=True)
+    if name in _SYMBOLS and not inside:
+        return _SYMBOLS[name], end
+    if name in _ACCENTS and len(inside) == 1:
+        return inside + _ACCENTS[name], end
+    if name in ("textbf", "texttt"):
+        return inside, end
+    if name == "textcolor" and inside == "gray":
+        return _item(tokens, end)
+    raise ValueError(f"unknown command {token}")
+
+
+def _bare(text: str) -> str:
+    if found := re.search(r"[&%#_^~<>|\"]|--", text):
+        raise ValueError(f"{found[0]!r} is bare in {text!r}")
+    return text
