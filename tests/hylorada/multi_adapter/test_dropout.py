@@ -57,7 +57,8 @@ def _hang(base: PreTrainedModel, adapter: Adapter) -> None:
     assert landmark is not None
 
     def add(output: Tensor, *arguments: Any) -> Tensor:
-        return output + _mask(stream, output) * (landmark(output, *arguments) - output)
+        added: Tensor = landmark(output, *arguments) - output
+        return output + _mask(stream, output) * added
 
     positions = () if landmark.design == "global" else (torch.arange(12)[None],)
     if landmark.design == "per_layer":

@@ -98,7 +98,7 @@ def test_generation_and_cache_are_those_of_a_model_with_the_same_landmarks(
     mask = torch.tensor([[1] * 12, [0] * 5 + [1] * 7])
     options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None}
     expected = model.generate(_ids(), attention_mask=mask, pad_token_id=0, **options)
-    found = base.generate(_ids(), attention_mask=mask, pad_token_id=0, **options)  # type: ignore[operator]
+    found = base.generate(_ids(), attention_mask=mask, pad_token_id=0, **options)
     assert torch.equal(found, expected)
     first = base(_ids()[:, :7], use_cache=True)
     names = {"cache", "past_key_values"} & first.keys()  # the former in newer transformers
@@ -137,7 +137,7 @@ def test_trainer_trains_the_landmarks(
     )
     texts = [{"input_ids": row, "labels": row} for row in _ids(8)]
     before = copy.deepcopy(landmarks.state_dict())
-    Trainer(base, args, train_dataset=texts).train()  # type: ignore[arg-type]
+    Trainer(base, args, train_dataset=texts).train()
     assert all(not torch.equal(landmarks.state_dict()[n], t) for n, t in before.items())
     saved = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
     for name, tensor in landmarks.state_dict().items():
@@ -163,7 +163,7 @@ def test_copied_model_runs_its_own_landmarks(pair: Callable[..., Any], design: s
     base, landmarks, _ = pair(design)
     expected, other = base(_ids()).logits, copy.deepcopy(base)
     with torch.no_grad():
-        landmarks.landmark.scale.zero_()  # type: ignore[operator]
+        landmarks.landmark.scale.zero_()
     assert torch.equal(other(_ids()).logits, expected)
     assert not torch.equal(base(_ids()).logits, expected)
 
@@ -173,7 +173,7 @@ def test_landmarks_follow_the_models_device_and_mode_but_stay_fp32(
 ) -> None:
     base = make_base()
     landmarks = register_landmark_hook(base, make_config(landmark_dropout=0.5))
-    base.to(torch.bfloat16)  # type: ignore[call-arg]
+    base.to(dtype=torch.bfloat16)  # type: ignore[call-arg]
     assert {p.dtype for p in landmarks.parameters()} == {torch.float32}
     nn.init.normal_(landmarks.landmark.landmarks)  # type: ignore[arg-type]
     base.train()

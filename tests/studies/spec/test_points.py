@@ -33,7 +33,7 @@ def test_notes_tell_of_log_buckets_without_a_position() -> None:
 def test_single_bucket_has_no_spacing_and_soft_buckets_have_a_temperature() -> None:
     one = {"config": {"num_buckets": 1}, "space": {"bucket_spacing": {"choice": ["linear"]}}}
     assert notes(_study(block_size=32, common={}, arms={"one": one}, comparisons=[])) == []
-    arms = {"soft": {"config": {"landmark_bucketing": "soft"}, "space": {}}}
+    arms: dict[str, Any] = {"soft": {"config": {"landmark_bucketing": "soft"}, "space": {}}}
     arms["narrow"] = {"config": {}, "space": {"temperature": {"low": 0.01, "high": 0.1}}}
     study = _study(common={}, arms=arms, defaults={"temperature": 0.5}, comparisons=[])
     assert start_problems(study) == []  # the default applies to the soft arm
