@@ -53,13 +53,15 @@ def status(low: float, high: float) -> str:
 
     Example:
         >>> status(-9.0, -5.5), status(-6.0, -2.5), status(-6.0, 1.0), status(0.5, 1.0)
-        ('core', 'optional or core', 'experimental, optional or core', 'experimental (worse)')
+        ('core', 'optional or core', 'experimental to core', 'experimental (worse)')
     """
     _check(low, high)
     if low > 0:
         return f"{STATUSES[0]} (worse)"
-    possible = STATUSES[_class(-high) : _class(-low) + 1]
-    return " or ".join([", ".join(possible[:-1]), possible[-1]] if possible[1:] else possible)
+    least, most = _class(-high), _class(-low)
+    if least == most:
+        return STATUSES[least]
+    return f"{STATUSES[least]} {'or' if most - least == 1 else 'to'} {STATUSES[most]}"
 
 
 def spikes(losses: Sequence[float]) -> int:

@@ -165,12 +165,13 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     if len(comparisons) > _MOST_SENTENCES:
         ordered = sorted(comparisons, key=lambda c: c.smallest_visible)
         shown = [ordered[0], ordered[-1]]
-    visible = (", " if shown is comparisons else " to ").join(
-        f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in shown
+    each = [f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in shown]
+    visible = (
+        f"is {', '.join(each)}" if shown is comparisons else f"ranges from {' to '.join(each)}"
     )
     text = (
         "The smallest effect that this study could have detected (80 % power, before Holm's "
-        f"adjustment) is {visible}."
+        f"adjustment) {visible}."
     )
     plans = [c.needed for c in comparisons if c.needed and c.smallest_visible > c.needed.effect]
     if not plans:

@@ -9,22 +9,23 @@ from studies.analysis.criteria import (
     PARAMETERS_PER_PERCENT,
     PPL_GAIN,
     SPIKE_MADS,
+    Answer,
 )
 from studies.analysis.results import Results
 from studies.reporting.tables import Sheet, change_text
+from studies.statistics.change import Change
 
 _COLUMNS = (
-    "component",
     "against",
-    f"PPL (> {PPL_GAIN:g} %)",
-    f"LIM-PPL (> {LIM_PPL_GAIN:g} %)",
+    f"PPL, % (> {PPL_GAIN:g})",
+    f"LIM-PPL, % (> {LIM_PPL_GAIN:g})",
     "parameters",
     f"per 1 % (< {PARAMETERS_PER_PERCENT:,})",
     "spikes",
     "status",
 )
 _CAPTION = (
-    "Changes in %, negative is better; yes and no: the whole interval says so. A gain in LIM-PPL "
+    "Changes: negative is better; yes and no: the whole interval says so. A gain in LIM-PPL "
     "counts more than one in PPL. Spikes: confirm runs' training losses that are reported more "
     f"than {SPIKE_MADS:g} MADs above the median of the reports before (from report {JUDGED_FROM} "
     "on), against the reference's; yes: no more of them. Status, by the gain in PPL: core above "
@@ -34,12 +35,14 @@ _CAPTION = (
 
 def components_sheet(results: Results) -> Sheet:
     """Return one row per component: its figures, each with the criterion's answer."""
+    references = {c.reference for c in results.components}
+    shared = f" vs {next(iter(references))}" if len(references) == 1 else ""
     rows = [
         (
             c.arm,
-            c.reference,
-            f"{change_text(c.change)} {c.gains_ppl}",
-            f"{change_text(c.lim_ppl)} {c.gains_lim_ppl}".strip(),
+            "" if shared else c.reference,
+            _answered(c.change, c.gains_ppl),
+            _answered(c.lim_ppl, c.gains_lim_ppl),
             f"{c.parameters:+,}",
             f"{'' if c.per_percent is None else f'{c.per_percent:,.0f} '}{c.cheap}",
             _stability(c),
@@ -47,7 +50,12 @@ def components_sheet(results: Results) -> Sheet:
         )
         for c in results.components
     ]
-    return Sheet(_COLUMNS, tuple(rows), _CAPTION if rows else "")
+    columns = (f"component{shared}", *_COLUMNS)
+    return Sheet(columns, tuple(rows), _CAPTION if rows else "")
+
+
+def _answered(change: Change | None, answer: Answer) -> str:
+    return f"{change_text(change)} {answer}".replace(" %", "") if change else ""
 
 
 def _stability(c: Component) -> str:

@@ -39,7 +39,7 @@ def test_cost_is_judged_as_a_quotient(interval: list[float], extra: int) -> None
         (-1.99, -0.1, "experimental"),
         (-6.0, -2.0, "optional or core"),
         (-3.0, 0.4, "experimental or optional"),
-        (-5.5, -1.5, "experimental, optional or core"),
+        (-5.5, -1.5, "experimental to core"),
         (-1.0, 3.0, "experimental"),
         (0.1, 3.0, "experimental (worse)"),
     ],

@@ -80,7 +80,7 @@ def test_many_comparisons_are_summed_up_by_outcome() -> None:
         "Better: b (-0.68 % PPL [-1.09, -0.26]), e (-0.68 % PPL [-1.09, -0.26]). "
         "Within 0.5 %: c. Undecided: a, d." in said
     )
-    assert "is 0.50 % for a vs fixed to 4.50 % for e vs fixed." in said
+    assert "ranges from 0.50 % for a vs fixed to 4.50 % for e vs fixed." in said
     assert "comparisons with" not in _many(*["better"] * 4)
 
 

@@ -71,8 +71,8 @@ def test_component_has_its_figures_and_answers() -> None:
     assert dict(zip(sheet.columns, sheet.rows[0], strict=True)) == {
         "component": "rslora",
         "against": "lora",
-        "PPL (> 2 %)": "-3.00 % [-4.00, -2.50] yes",
-        "LIM-PPL (> 5 %)": "-5.20 % [-6.00, -4.40] undecided",
+        "PPL, % (> 2)": "-3.00 [-4.00, -2.50] yes",
+        "LIM-PPL, % (> 5)": "-5.20 [-6.00, -4.40] undecided",
         "parameters": "+2,100",
         "per 1 % (< 50,000)": "700 yes",
         "spikes": "1 (and 2 diverged) vs 0 no",
@@ -87,7 +87,8 @@ def test_columns_without_figures_are_left_out() -> None:
     bare = replace(c, lim_ppl=None, gains_lim_ppl="", stable="")
     sheet = components_sheet(replace(_path(criteria=True), components=(bare,)))
     left_out = {sheet.columns[i] for i in range(len(sheet.columns)) if i not in sheet.used()}
-    assert left_out == {"LIM-PPL (> 5 %)", "spikes"}
+    assert left_out == {"against", "LIM-PPL, % (> 5)", "spikes"}
+    assert sheet.columns[0] == "component vs lora"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
