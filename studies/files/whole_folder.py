@@ -48,22 +48,32 @@ def write_folder(folder: Path, files: Mapping[str, bytes], owner: str) -> None:
     if old.exists() and not place.exists():
         old.rename(place)
         refuse_foreign(folder, owner)
-    _remove(beside)
+    _fill(beside, files, owner)
+    _put(beside, place, old)
+
+
+def _fill(folder: Path, files: Mapping[str, bytes], owner: str) -> None:
+    """Write files and their record into a folder of its own."""
+    _remove(folder)
     record = {"study": owner, "files": {name: digest(files[name]) for name in sorted(files)}}
     try:
         for name, content in {**files, _RECORD: json.dumps(record, indent=1).encode()}.items():
-            _write(beside / name, content)
+            _write(folder / name, content)
     except OSError:
-        shutil.rmtree(beside, ignore_errors=True)  # it would take up space on a full disk
+        shutil.rmtree(folder, ignore_errors=True)  # it would take up space on a full disk
         raise
+
+
+def _put(new: Path, place: Path, old: Path) -> None:
+    """Put a folder in its place, and remove the one that was there."""
     if not place.exists():
-        beside.rename(place)
-    elif not _exchange(beside, place):
+        new.rename(place)
+    elif not _exchange(new, place):
         _remove(old)
         place.rename(old)
-        beside.rename(place)
-        _remove(old)
-    _remove(beside)
+        new.rename(place)
+    _remove(new)
+    _remove(old)
 
 
 def _problem(folder: Path, owner: str) -> str | None:
