@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
+from studies.files.paths import path_problem
 
 _RECORD = "files.json"  # which files were written, their checksums, and for which study
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # from Linux's fcntl.h and fs.h
@@ -29,7 +30,9 @@ def refuse_foreign(folder: Path, owner: str) -> None:
 def write_folder(folder: Path, files: Mapping[str, bytes], owner: str) -> None:
     """Write a folder of files, replacing an earlier one of the same owner.
 
-    The files are written beside it first. A crash at any moment leaves the old folder or the new.
+    The files are written beside it first. A crash at any moment leaves the old folder or the new;
+    on a disk that can't exchange two folders in one step, the old one may be restored only by the
+    next call.
 
     Args:
         folder: Folder to write; its parents are created.
@@ -41,33 +44,48 @@ def write_folder(folder: Path, files: Mapping[str, bytes], owner: str) -> None:
     """
     refuse_foreign(folder, owner)
     place = folder.resolve()
-    beside = place.with_name(f".{place.name}.new")
-    _remove(beside)
+    beside, old = (place.with_name(f".{place.name}.{end}") for end in ("new", "old"))
+    if old.exists() and not place.exists():
+        old.rename(place)
+        refuse_foreign(folder, owner)
+    _fill(beside, files, owner)
+    _put(beside, place, old)
+
+
+def _fill(folder: Path, files: Mapping[str, bytes], owner: str) -> None:
+    """Write files and their record into a folder of its own."""
+    _remove(folder)
     record = {"study": owner, "files": {name: digest(files[name]) for name in sorted(files)}}
     try:
         for name, content in {**files, _RECORD: json.dumps(record, indent=1).encode()}.items():
-            _write(beside / name, content)
+            _write(folder / name, content)
     except OSError:
-        shutil.rmtree(beside, ignore_errors=True)  # it would take up space on a full disk
+        shutil.rmtree(folder, ignore_errors=True)  # it would take up space on a full disk
         raise
+
+
+def _put(new: Path, place: Path, old: Path) -> None:
+    """Put a folder in its place, and remove the one that was there."""
     if not place.exists():
-        beside.rename(place)
-    elif not _exchange(beside, place):
-        old = place.with_name(f".{place.name}.old")
+        new.rename(place)
+    elif not _exchange(new, place):
         _remove(old)
         place.rename(old)
-        beside.rename(place)
-        _remove(old)
-    _remove(beside)
+        new.rename(place)
+    _remove(new)
+    _remove(old)
 
 
 def _problem(folder: Path, owner: str) -> str | None:
     """Return why a folder can't be replaced; None if it can, or does not exist."""
     name = repr(str(folder))
-    if not os.path.lexists(folder):
+    if problem := path_problem(folder):
+        return f"{name} can't be written: {problem}"
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        return f"{str(existing)!r} is a file, must be a folder"
+    if not folder.exists():
         return None
-    if not folder.is_dir():
-        return f"{name} is a file, must be a folder"
     place = folder.resolve()
     if place in (Path.cwd(), *Path.cwd().parents) or os.path.ismount(place):
         return f"{name} can't be replaced while it is in use; name a new folder in it"

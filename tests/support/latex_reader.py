@@ -136,7 +136,7 @@ def plain(latex: str) -> str:
 
 def _group(tokens: list[str], place: int, *, nested: bool) -> tuple[str, int]:
     """Return the text of a group and the place behind it."""
-    parts = []
+    parts: list[str] = []
     while place < len(tokens):
         token = tokens[place]
         if token == "}":

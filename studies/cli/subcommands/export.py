@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DESCRIPTION = """\
-Write the winner of a finished study: an adapter in PEFT's format, which stock PEFT loads too, and
-its model card (--output); or what a paper needs (--figures); or both.
+Write the winner of a finished study as an adapter (--output), or all that a paper about the study
+needs (--figures), or both.
 
-Use --output to keep or publish the best adapter; `hylorada evaluate --adapter DIR` measures it
-again. Use --figures to write about the study. It writes
+Use it to keep or publish the best adapter, and to write about a study.
 
-  figures/    each figure of the report as SVG and PDF; figures.tex includes them with captions
-  tables/     each table of the report as CSV and LaTeX (booktabs)
-  data/       arms, comparisons, all changes and all trials as CSV, at full precision
-  methods     what was done, with all settings and versions, in Markdown and LaTeX;
-              references.bib has the works that it cites
+  --output   the adapter in PEFT's format, which stock PEFT loads too, and its model card;
+             `hylorada evaluate --adapter DIR` measures it again
+  --figures  figures/   each figure of the report as SVG and PDF; figures.tex includes them
+             tables/    each table of the report as CSV and LaTeX (booktabs)
+             data/      arms, comparisons, all changes and all trials as CSV, at full precision
+             methods    what was done, with all settings and versions, in Markdown and LaTeX;
+                        references.bib has the works that it cites
 
-Equal studies give equal files. An earlier folder of the same study is replaced as a whole, unless
-it holds files that were changed or added.
+Equal studies give equal figures and tables. An earlier folder of --figures is replaced as a whole,
+unless it holds files that were changed or added.
 """
 _EXAMPLES = """\
   hylorada export learnable_bucketing --output winner

@@ -18,14 +18,15 @@ def statistics_sentences(study: Study, results: Results) -> list[str]:
         f"Arms were compared on {results.tokens:,} test tokens by paired differences over {units}, "
         "given as changes in PPL, 100 (exp(D) - 1) %, with D the mean difference in loss per "
         "token.",
-        _interval(first),
+        _interval(first, results.provenance.get("test_blocks")),
     ]
     if len(compared) > 1:
         sentences.append(
             f"P-values were adjusted for {len(compared)} comparisons by Holm's procedure"
             f"{cite('holm1979simple')}."
         )
-    sentences.append(_decision(first, len(compared)))
+    if first.outcome:
+        sentences.append(_decision(first, len(compared)))
     if any(c.hodges_lehmann for c in compared):
         sentences.append(
             "We also give the Hodges-Lehmann estimate over replicates with its exact interval"
@@ -39,24 +40,24 @@ def statistics_sentences(study: Study, results: Results) -> list[str]:
     return sentences
 
 
-def _interval(c: Comparison) -> str:
+def _interval(c: Comparison, blocks: int | None) -> str:
+    """Describe the intervals; results of earlier versions, which had others, get their size."""
     looks = "" if c.level == 0.05 else ", a level that allows for several looks at the test split"
+    size = f"{100 * (1 - c.level):.3g} % intervals{looks}"
+    if not c.scope:
+        return f"We give {size}."
     spread = {"method": "searches", "configurations": "seeds"}.get(c.scope)
-    variance = (
-        f"the variance over {spread} and that over test blocks"
-        if spread
-        else ("the variance over test blocks alone")
-    )
+    variance = f"combine the variance over {spread} with that" if spread else "rest on the variance"
+    few = "; fewer than 20 blocks without such documents count as independent"
     weights = (
-        " The two variances' Student t tails are weighted by their shares"
+        " The Student t tails of both variances are weighted by their shares"
         f"{cite('cochran1964behrens')}."
-        if spread
-        else ""
     )
     return (
-        f"The {100 * (1 - c.level):.3g} % intervals{looks} combine {variance}, which may be "
-        f"correlated: blocks are clustered by document{cite('cameron2015cluster')}, or taken as a "
-        f"time series where documents are few or short{cite('lazarus2018har')}.{weights}"
+        f"The {size} {variance} over test blocks, which may be correlated: blocks are "
+        f"clustered by document{cite('cameron2015cluster')}, or taken as a time series where "
+        f"documents are few or short{cite('lazarus2018har')}"
+        f"{few if blocks is not None and blocks < 20 else ''}.{weights if spread else ''}"
     )
 
 

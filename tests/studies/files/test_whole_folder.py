@@ -133,12 +133,36 @@ def test_file_and_working_folder_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "paper").touch()
-    with pytest.raises(InputError, match="is a file, must be a folder"):
-        refuse_foreign(tmp_path / "paper", "own")
+    for path in (tmp_path / "paper", tmp_path / "paper" / "in" / "it"):
+        with pytest.raises(InputError, match="paper' is a file, must be a folder"):
+            refuse_foreign(path, "own")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError, match="while it is in use; name a new folder in it"):
         refuse_foreign(Path("."), "own")
+
+
+def test_path_that_no_disk_can_hold_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="'a\\\\x00b' can't be written: embedded null"):
+        refuse_foreign(Path("a\0b"), "own")
+    with pytest.raises(InputError, match=r"can't be written: .*leads back to itself"):
+        refuse_foreign(tmp_path / "loop", "own")
+
+
+def test_death_between_two_renames_is_mended_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_folder, "_exchange", lambda *_: False)
+    write_folder(tmp_path / "paper", OLD, "own")
+    (tmp_path / "paper").rename(tmp_path / ".paper.old")
+    (tmp_path / ".paper.old" / "mine.tex").touch()
+    with pytest.raises(InputError, match="files of yours"):
+        write_folder(tmp_path / "paper", NEW, "own")
+    (tmp_path / "paper" / "mine.tex").unlink()
+    write_folder(tmp_path / "paper", NEW, "own")
+    assert content(tmp_path / "paper") == NEW
+    assert [p.name for p in tmp_path.iterdir()] == ["paper"]
 
 
 def test_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
