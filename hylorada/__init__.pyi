@@ -10,7 +10,8 @@ from .adapters.landmarks.position_adaptive import (
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
-from .config import HyLoRADAConfig, TrainingConfig, field_problems
+from .config import HyLoRADAConfig, TrainingConfig
+from .config_values import field_problems
 from .data.batch_order import BatchOrder
 from .data.blocks import Blocks, build_blocks
 from .data.perplexity import Evaluation

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig
-from hylorada.config import field_problems
+from hylorada.config_values import field_problems
 
 CHANGED: dict[str, Any] = {
     "r": 3,
