@@ -245,6 +245,7 @@ class LearnableBucketLandmark(SoftLandmark):
     boundaries: nn.Parameter
 
     def get_learned_boundaries(self) -> Tensor:
+        """Return the sorted boundaries [B-1] in token positions, u * ``max_positions``."""
         return self.boundary_positions()
 
 
