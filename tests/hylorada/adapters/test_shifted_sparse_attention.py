@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,20 @@ def test_attention_that_is_not_known_is_refused_in_training_alone(make_model: Ma
     model.base.config._attn_implementation = "flex_attention"
     with pytest.raises(InputError, match="shifted_sparse_attention works with the attention impl"):
         model.train()(_ids())
+
+
+def test_saved_adapter_keeps_the_setting_and_trains_on_with_it(
+    make_model: MakeModel, make_base: MakeBase, tmp_path: Path
+) -> None:
+    model = make_model(**S2, attention_group=5)
+    model.save_pretrained(tmp_path)
+    loaded = HyLoRADAModel.from_pretrained(
+        make_base("llama", torch.float64), tmp_path, is_trainable=True
+    )
+    assert loaded.active_peft_config == model.active_peft_config
+    assert loaded.adapter.attention_group == 5
+    assert torch.equal(loaded(_ids()).logits, model.train()(_ids()).logits)
+    assert torch.equal(loaded.eval()(_ids()).logits, model.eval()(_ids()).logits)
 
 
 def test_default_group_is_a_quarter_of_the_block(

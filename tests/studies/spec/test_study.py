@@ -197,6 +197,22 @@ def test_from_dict_checks_fields_together_beside_other_mistakes() -> None:
     ]
 
 
+def test_from_dict_checks_shifted_sparse_attention_with_what_else_is_searched() -> None:
+    sparse: dict[str, Any] = {"shifted_sparse_attention": {"choice": [False, True]}}
+    design = {"landmark_design": {"choice": ["global", "attention"]}}
+    group = {"attention_group": {"choice": [16, 128], "when": {"shifted_sparse_attention": True}}}
+    arms = {"one": {"space": {**sparse, **group}}, "two": {"space": {**sparse, **design}}}
+    arms["three"] = {"space": {**sparse, "attention_group": {"choice": [16, 32]}}}
+    assert _problems({**STUDY, "block_size": 128, "arms": arms, "comparisons": []}) == [
+        "arms.one: groups of 128 tokens (attention_group) don't fit a block of 128 positions; "
+        "shifted_sparse_attention needs 2 groups of 2 tokens at least",
+        "arms.two: shifted_sparse_attention does not work with landmark_design 'attention'; "
+        "choose another design or attend fully",
+        "arms.three: attention_group 16 needs shifted_sparse_attention true",
+        "arms.three: attention_group 32 needs shifted_sparse_attention true",
+    ]
+
+
 def test_from_dict_blames_no_neighbour_of_a_wrong_field() -> None:
     # The default of 32 buckets would not fit the block, but the arm sets another number.
     values = STUDY | {
