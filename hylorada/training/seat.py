@@ -106,9 +106,11 @@ class Seat:
         parts = (values, self.grads, torch.zeros_like(values), torch.zeros_like(values))
         columns = zip(*(part.split(sizes) for part in parts), strict=True)
         self.groups = [
-            Group(settings, *vectors, bf16=training.replication_bf16)
+            Group(settings, *vectors)
             for settings, vectors in zip(self.optimizer.param_groups, columns, strict=True)
         ]
+        for group in self.groups:
+            group.bf16 = training.replication_bf16
 
     def holds_boundaries(self, step: int) -> bool:
         """Return whether the curriculum holds the boundaries still in step ``step`` (from 0)."""

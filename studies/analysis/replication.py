@@ -53,7 +53,7 @@ class Replicated:
         published: The published changes in PPL in %.
         clean: The change without any fault.
         protocol: The change with all faults, as it was published.
-        faults: Effect of each fault.
+        faults: Effect of each fault; p-values are adjusted over all faults of the claim.
         says: Which faults could turn no difference into the published figures.
     """
 
@@ -146,7 +146,7 @@ def _measure(measured: _Measured, base_ppl: float | None) -> Replicated | None:
             measured.effect(_NONE, clean, mean_of_ppl=True),
             measured.effect(claim.all_faults, protocol),
         ),
-        FaultEffect(SINGLE_SEED, *(_reach(measured, f) for f in (_NONE, claim.all_faults))),
+        FaultEffect(SINGLE_SEED, _reach(measured, _NONE), _reach(measured, claim.all_faults)),
         *_of_reference(measured, base_ppl),
     ]
     effects = [_with_shares(e, claim.published) for e in _adjusted(effects)]
