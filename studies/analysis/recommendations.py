@@ -54,8 +54,8 @@ def _cost(c: Component) -> _Figure | None:
     if c.per_percent is None:
         return None
     text = f"{c.per_percent:,.0f} ({c.parameters:+,} parameters, {numbers(c.change)})"
-    ends = sorted((c.parameters / -c.change.low, c.parameters / -c.change.high))
-    return _Figure(c.arm, c.per_percent, *ends, text)
+    low, high = sorted((c.parameters / -c.change.low, c.parameters / -c.change.high))
+    return _Figure(c.arm, c.per_percent, low, high, text)
 
 
 def _figure(arm: str, change: Change, text: str) -> _Figure:

@@ -73,8 +73,9 @@ def test_all_linear_selects_what_peft_does(make_base: MakeBase, family: str) -> 
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=family == "gpt2"
     )
-    stock = peft.get_peft_model(make_base(family), config).base_model.model
-    assert paths == {n for n, m in stock.named_modules() if isinstance(m, LoraLayer)}
+    stock = peft.get_peft_model(make_base(family), config)
+    adapted = {n for n, m in stock.named_modules() if isinstance(m, LoraLayer)}
+    assert adapted == {f"base_model.model.{path}" for path in paths}
 
 
 def test_suffix_is_a_whole_name(make_base: MakeBase) -> None:

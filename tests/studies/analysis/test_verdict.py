@@ -64,10 +64,10 @@ def test_what_it_would_take_counts_what_there_is_more_than_one_of() -> None:
     )
 
 
-def _many(*outcomes: str, **changes: Any) -> str:
+def _many(*outcomes: Any) -> str:
     """Return the verdict on arms a, b, ... against one reference, with these outcomes."""
     arms = [
-        replace(UNDECIDED, arm=chr(97 + i), outcome=outcome, smallest_visible=0.5 + i, **changes)
+        replace(UNDECIDED, arm=chr(97 + i), outcome=outcome, smallest_visible=0.5 + i)
         for i, outcome in enumerate(outcomes)
     ]
     return verdict(STUDY, arms).replace("\N{MINUS SIGN}", "-")
