@@ -330,11 +330,11 @@ def test_ranges_of_numbers_with_fractions_are_real() -> None:
 def test_every_field_is_declared_with_its_meaning() -> None:
     infos, types = field_infos(Study), field_types(Study)
     assert [name for name, info in infos.items() if not info.text] == []
-    structured = {"common", "profile", "looks", "defaults", "arms", "comparisons"}
+    structured = {"common", "profile", "looks", "defaults", "arms", "comparisons", "grid"}
     assert types.keys() == infos.keys() - structured
     assert [name for name, info in infos.items() if info.option and name not in types] == []
     assert GROWING == ("trials", "searches", "seeds")
-    assert set(FREE) == {*GROWING, "subject", "margin", "looks"}
+    assert set(FREE) == {*GROWING, "subject", "margin", "looks", "grid"}
 
 
 def test_limits_and_defaults_agree() -> None:
