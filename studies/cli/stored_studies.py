@@ -55,23 +55,23 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     Raises:
         InputError: It names each study that does not exist.
     """
-    folders, problems = [], []
-    for name in names:
-        elsewhere = Path(os.path.expanduser(name))
-        folder = study_folder(storage, name)
-        if folder is None and os.path.exists(elsewhere / "study.json"):
-            folder = elsewhere
-        if folder is None:
-            hint = (
-                nearest(name, stored_names(storage)) if stored_names(storage) else "there is none"
-            )
-            problems.append(f"no study {name!r} has been run; {hint}")
-            continue
+    found = {name: _named_study(name, storage) for name in names}
+    known = stored_names(storage)
+    hints = {name: nearest(name, known) if known else "there is none" for name in names}
+    if lost := [name for name in names if found[name] is None]:
+        raise InputError([f"no study {name!r} has been run; {hints[name]}" for name in lost])
+    folders: list[Path] = []
+    for folder in (found[name] for name in names):
+        assert folder is not None
         grid = stored_grid(folder)
         folders += [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
-    if problems:
-        raise InputError(problems)
     return folders
+
+
+def _named_study(name: str, storage: Path) -> Path | None:
+    elsewhere = Path(os.path.expanduser(name))
+    is_study = os.path.exists(elsewhere / "study.json")
+    return study_folder(storage, name) or (elsewhere if is_study else None)
 
 
 def open_finished_study(args: argparse.Namespace) -> Path:

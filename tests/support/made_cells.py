@@ -17,23 +17,24 @@ ARMS = ("fixed", "learnable")
 PAIR = ("learnable", "fixed")
 
 
-def compared(effect: float, error: float, **fields: Any) -> Comparison:
+def compared(effect: float, error: float) -> Comparison:
     """Return the comparison of the pair, for a difference in loss per token and its error."""
-    ends = [percent(effect + z * error) for z in (-2, 2)]
-    values: dict[str, Any] = {"outcome": "undecided", "scope": "method", "searches": 3}
-    change = percent(effect)
+    change, low, high = (percent(effect + z * error) for z in (0, -2, 2))
     return Comparison(
         *PAIR,
-        1,
-        change,
-        *ends,
-        (change,),
-        change,
-        0.2,
-        0.2,
-        0.4,
-        "none",
-        **{**values, **fields},
+        seeds=1,
+        change=change,
+        low=low,
+        high=high,
+        by_seed=(change,),
+        median=change,
+        p_value=0.2,
+        p_holm=0.2,
+        smallest_visible=0.4,
+        decision="none",
+        outcome="undecided",
+        scope="method",
+        searches=3,
         error=error,
     )
 

@@ -562,6 +562,7 @@ def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again
         "margin",
         "looks",
         "spread_test",
+        "grid",
     }
     arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}
     old = {k: v for k, v in STUDY.items() if k not in {*new, "document_separator"}} | {
@@ -575,4 +576,5 @@ def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again
         shown = json.loads(cli("show", "learnable_bucketing", "--storage=runs", "--json").out)
         assert (shown["trials"], shown["arms"], shown["common"]) == (8, arms, {"space": {}})
         assert (shown["matched"], shown["searches"], shown["spread_test"]) == (False, 1, False)
+        assert shown["grid"] == {}
         path.write_text(json.dumps(shown))  # as the first run stores it

@@ -371,10 +371,11 @@ def test_every_field_is_declared_with_its_meaning() -> None:
     infos, types = field_infos(Study), field_types(Study)
     assert [name for name, info in infos.items() if not info.text] == []
     structured = {"common", "profile", "looks", "seed_list", "defaults", "arms", "comparisons"}
+    structured |= {"grid"}
     assert types.keys() == infos.keys() - structured
     assert [n for n, info in infos.items() if info.option and n not in types] == ["seed_list"]
     assert GROWING == ("trials", "searches", "seeds")
-    assert set(FREE) == {*GROWING, "subject", "margin", "looks", "criteria"}
+    assert set(FREE) == {*GROWING, "subject", "margin", "looks", "criteria", "grid"}
 
 
 def test_limits_and_defaults_agree() -> None:
