@@ -76,7 +76,8 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         join: joins a cluster and checks it, before the text's cache is written.
 
     Raises:
-        InputError: there are problems; all are listed, and nothing has been written.
+        InputError: there are problems; all are listed, and nothing has been written. Epochs whose
+            steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
     from hylorada.base_models.loading import target_problems
 
