@@ -99,7 +99,7 @@ def _character(c: str) -> str:
 
 def _accented(c: str) -> str:
     """Return a letter with an accent; "" if it is not one that LaTeX can build."""
-    letter, *accents = unicodedata.normalize("NFD", c)
+    letter, *accents = list(unicodedata.normalize("NFD", c))
     if not letter.isascii() or not letter.isalpha() or len(accents) != 1:
         return ""
     accent = _ACCENTS.get(accents[0])

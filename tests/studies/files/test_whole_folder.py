@@ -144,8 +144,8 @@ def test_file_and_working_folder_are_refused(
 
 def test_path_that_no_disk_can_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match="'a\\\\x00b' can't be written: embedded null"):
-        refuse_foreign(Path("a\0b"), "own")
+    with pytest.raises(InputError, match="'a\\\\udc80' can't be written: its name is not"):
+        refuse_foreign(Path("a\udc80"), "own")
     with pytest.raises(InputError, match=r"can't be written: .*leads back to itself"):
         refuse_foreign(tmp_path / "loop", "own")
 
