@@ -13,6 +13,7 @@ from studies.analysis.cells.reading import FinishedCell
 from studies.reporting.cells.plots import boundary_rows, forest
 from studies.reporting.cells.report import print_across, write_across
 from studies.reporting.cells.sheets import effects_sheet, levels_sheet
+from studies.reporting.drawing import svg_text
 
 _HOSTILE = 'a "<b>&'
 
@@ -50,9 +51,9 @@ def test_levels_name_their_measure(result: Across) -> None:
 
 
 def test_forest_has_a_mark_per_cell_and_one_diamond(result: Across) -> None:
-    svg = forest(result, {})
-    assert svg is not None
-    titles = re.findall("<title>(.*?)</title>", svg)
+    figure = forest(result, {})
+    assert figure is not None
+    titles = re.findall("<title>(.*?)</title>", svg_text(figure))
     assert sorted(t for t in titles if not t.startswith("pooled")) == [
         "a '&lt;b&gt;&amp;: +0.401 % [+0.000, +0.803]",
         "block_size 64: -1.193 % [-1.587, -0.797]",
@@ -62,9 +63,9 @@ def test_forest_has_a_mark_per_cell_and_one_diamond(result: Across) -> None:
 
 
 def test_boundaries_have_a_row_per_cell_that_learns_them(cells: list[FinishedCell]) -> None:
-    svg = boundary_rows(cells, "learnable", "#123456")
-    assert svg is not None
-    assert svg.count("learnable-confirm-0000</title>") == 3
+    figure = boundary_rows(cells, "learnable", "#123456")
+    assert figure is not None
+    assert svg_text(figure).count("learnable-confirm-0000</title>") == 3
     assert boundary_rows(cells[:1], "learnable", "#123456") is None
 
 
