@@ -48,19 +48,23 @@ def test_json_round_trip_keeps_every_field() -> None:
         shifted_sparse_attention=True,
         attention_group=8,
     )
+    published = (
+        HyLoRADAConfig(replication_bucket_range=32_768),
+        HyLoRADAConfig(landmark_bucketing="learnable", replication_untrained="landmarks"),
+    )
     fields = [f.name for f in dataclasses.fields(config)]
-    assert [
-        n for n in fields if getattr(config, n) == getattr(default, n) == getattr(designed, n)
-    ] == []
-    assert HyLoRADAConfig.from_json(config.to_json()) == config
-    assert HyLoRADAConfig.from_json(designed.to_json()) == designed
+    others = (config, designed, *published)
+    assert [n for n in fields if {getattr(o, n) for o in others} == {getattr(default, n)}] == []
+    for other in others:
+        assert HyLoRADAConfig.from_json(other.to_json()) == other
     assert HyLoRADAConfig.from_json(default.to_json()) == default
     assert json.loads(config.to_json())["target_modules"] == ["q_proj", "k_proj"]
 
 
 def test_training_json_round_trip_keeps_every_field() -> None:
     default = TrainingConfig()
-    changed = {"lr_scheduler_type": "linear", "max_steps": 7, "batch_size": 3}
+    changed: dict[str, Any] = {"lr_scheduler_type": "linear", "max_steps": 7, "batch_size": 3}
+    changed |= {"replication_bf16": True, "replication_pads": True}
     changed |= {n: 0.125 for n in default.to_dict() if n not in changed}
     config = TrainingConfig.from_dict(changed)
     assert all(getattr(config, n) != getattr(default, n) for n in default.to_dict())

@@ -1,5 +1,6 @@
 """Shares of the published figures, from invented losses with effects that are known."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ from studies.analysis.replication import (
     _says,
     replicated,
 )
+from studies.analysis.results import Results
+from studies.files.typed_json import typed
 from studies.spec.study import Study
 from studies.statistics.change import Change
 
@@ -199,3 +202,13 @@ def test_chance_is_enough_where_it_reaches_as_far_as_the_figure() -> None:
     said = _said(found, -9.19, -18.37)
     assert said.startswith("Enough alone to turn no difference into -9.19 %: one unpaired seed")
     assert "No fault alone is seen to turn no difference into -18.37 %. The nearest is one" in said
+
+
+def test_measured_claims_survive_the_results_file() -> None:
+    """They are read back as they were, and results of earlier versions have none."""
+    found = replicated(cast("ConfirmLosses", Invented({}, 0.1, 0.01)), 90.0)
+    whole = Results("own", 90.0, 10, (), (), "", (), {}, replication=found)
+    stored = json.loads(json.dumps(whole.to_dict()))
+    assert typed(Results, stored).replication == found
+    del stored["replication"]
+    assert typed(Results, stored).replication == ()
