@@ -22,7 +22,8 @@ _LORA = {"use_rslora": False, "position_bias": False, "landmarks": False}
 _RSLORA = {**_LORA, "use_rslora": True}
 _BIASED = {**_RSLORA, "position_bias": True}
 _FIXED = {**_BIASED, "landmarks": True, "landmark_bucketing": "fixed"}
-_LEARNABLE = {**_FIXED, "landmark_bucketing": "learnable"}
+# At their default rate, boundaries would hardly move in so few steps.
+_LEARNABLE = {**_FIXED, "landmark_bucketing": "learnable", "boundary_lr_scale": 10.0}
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "lora": _LORA,

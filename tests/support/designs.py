@@ -48,6 +48,10 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "share_gates": True,
     },
     "attention": {"landmark_design": "attention"},
-    "per layer, all linear": {"landmark_design": "per_layer", "target_modules": ("all-linear",)},
+    "per layer, all linear": {
+        "landmark_design": "per_layer",
+        "target_modules": ("all-linear",),
+        "lora_alpha": 2.0,  # random updates of every module would drown the tokens
+    },
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }
