@@ -63,8 +63,8 @@ def open_study(args: argparse.Namespace, *, grids: bool = False) -> Path:
         raise InputError(f"no study {args.study!r} has been run; {hint}")
     check_kinds(folder)
     if not grids and (grid := stored_grid(folder)):
-        names = ", ".join(cell.study.name for cell in cells(grid))
-        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {names}")
+        listed = ", ".join(cell.study.name for cell in cells(grid))
+        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {listed}")
     return folder
 
 
