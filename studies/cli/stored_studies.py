@@ -40,8 +40,8 @@ def open_study(args: argparse.Namespace, *, grids: bool = False) -> Path:
     """
     folder = find_study(args.storage, args.study)
     if not grids and (grid := stored_grid(folder)):
-        names = ", ".join(cell.study.name for cell in cells(grid))
-        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {names}")
+        listed = ", ".join(cell.study.name for cell in cells(grid))
+        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {listed}")
     return folder
 
 

@@ -220,11 +220,7 @@ class Study:
     )
     grid: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict,
-        metadata=about(
-            "values of block_size, data or model to span; each combination is a cell, which is a "
-            "study of its own (see studies.spec.grid)",
-            free=True,
-        ),
+        metadata=about("values of block_size, data or model; a study for each", free=True),
     )
 
     def configs(self, arm: str, params: Mapping[str, Any]) -> tuple[HyLoRADAConfig, TrainingConfig]:

@@ -14,7 +14,9 @@ from studies.analysis.results import Results, read_results
 from studies.cli.commands import main
 from studies.files.folder_files import STUDY, stored_study, study_lock, write_json
 from studies.process.options import Options
+from studies.runner import grid
 from studies.runner.grid import run_grid
+from studies.runner.resolve import Budget
 from studies.spec.study import Study
 
 _RATE = {"space": {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}}
@@ -32,8 +34,8 @@ _VALUES: dict[str, Any] = {
 _GRID = {"block_size": [32, 64]}
 
 
-def _study(grid: Any = _GRID, **changes: Any) -> Study:
-    return Study.from_dict({**_VALUES, "grid": grid, **changes})
+def _study(spanned: Any = _GRID, **changes: Any) -> Study:
+    return Study.from_dict({**_VALUES, "grid": spanned, **changes})
 
 
 class _Runner:
@@ -119,10 +121,10 @@ def test_cell_of_other_settings_is_refused_before_any_cell_runs(tmp_path: Path) 
 
 
 def test_inputs_of_all_cells_are_checked_before_any_runs(tmp_path: Path) -> None:
-    grid = {"block_size": [64, 1024], "data": ["pydocs", "nosuch.txt"]}
+    spanned = {"block_size": [64, 1024], "data": ["pydocs", "nosuch.txt"]}
     runner = _Runner()
     with pytest.raises(InputError) as caught:
-        run_grid(_study(grid), Options(storage=tmp_path), Console(quiet=True), runner)
+        run_grid(_study(spanned), Options(storage=tmp_path), Console(quiet=True), runner)
     long = "block_size 1024 exceeds model limit 512 (tiny)"
     wide = [f"block_size 1024, data {d}" for d in ("pydocs", "nosuch.txt")]
     lost = [f"block_size {n}, data nosuch.txt" for n in (64, 1024)]
@@ -140,6 +142,32 @@ def test_grid_runs_in_one_process_at_a_time(run: _Runner, tmp_path: Path) -> Non
     ):
         _again(_study(), tmp_path)
     assert len(run.ran) == 2
+
+
+def test_cells_to_resolve_share_the_time(
+    run: _Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[tuple[str, Budget]] = []
+
+    def resolved(
+        study: Study, options: Options, console: Console, budget: Budget, _: Any
+    ) -> Results:
+        budgets.append((study.name, budget))
+        return run(study, options, console)
+
+    monkeypatch.setattr(grid, "resolve", resolved)
+    study = _study(searches=2)
+    for cell in run.ran:  # as it was run with two searches
+        larger = {**cell.to_dict(), "searches": 2}
+        write_json(tmp_path / "studies" / cell.name / "study.json", larger, STUDY)
+    grid.resolve_grid(study, Options(storage=tmp_path), Console(quiet=True), Budget(0.1, 1000))
+    assert [name for name, _ in budgets] == ["wide.32", "wide.64"]
+    assert {b.margin for _, b in budgets} == {0.1}
+    first, second = (b.seconds for _, b in budgets)
+    assert first == pytest.approx(500, abs=60)
+    assert second == pytest.approx(1000, abs=120)  # the first has left almost all of its share
+    stored = stored_study(tmp_path / "studies" / "wide" / "study.json")
+    assert (stored["margin"], stored["looks"]) == (0.1, [2, 4, 8])
 
 
 @pytest.mark.usefixtures("run")
