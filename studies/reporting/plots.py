@@ -32,7 +32,7 @@ from studies.spec.study import Study
 from studies.statistics.decision import SCALE
 from studies.trials.records import Record
 
-_LETTERS = 22  # letters that fit below a third of a paper's width at the usual size
+_LETTERS = 26  # letters that fit below a third of a paper's width at the usual size
 
 
 def value_text(value: Any) -> str:
