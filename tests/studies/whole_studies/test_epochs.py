@@ -19,7 +19,7 @@ _COMMON = (
 )
 _BY_EPOCHS = (*_COMMON, "--set=epochs=1")
 _BY_STEPS = (*_COMMON, *(f"--set={p}={n}" for p, n in zip(_PACE, (10, 2, 2), strict=True)))
-_NAMED = (*_BY_EPOCHS, "--seed-list=42,123")
+_NAMED = (*_BY_EPOCHS, "--trials=1", "--seed-list=42,123")
 
 
 def _study(place: Path, model: str, options: tuple[str, ...]) -> Broken:
