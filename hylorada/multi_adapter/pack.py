@@ -147,7 +147,7 @@ class _Pass:
 
     def _targets(self) -> dict[str, Target]:
         first = self.adapters[0].targets
-        if all(a.targets == first for a in self.adapters):
+        if all(list(a.targets) == list(first) for a in self.adapters):
             return first
         return {path: target for a in self.adapters for path, target in a.targets.items()}
 
@@ -159,7 +159,7 @@ class _Pass:
         vectors = []
         for adapter in self.adapters:
             vector = adapter.lora_vector()
-            if adapter.targets != targets:
+            if list(adapter.targets) != list(targets):  # equal dicts may differ in order
                 sizes = [sum(self._sizes(t)) for t in adapter.targets.values()]
                 own = dict(zip(adapter.targets, vector.split(sizes), strict=True))
                 absent = (vector.new_zeros(sum(self._sizes(t))) for t in targets.values())

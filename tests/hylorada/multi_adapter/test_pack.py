@@ -190,7 +190,14 @@ def test_parameters_equal_those_of_the_solo_run(lab: Lab) -> None:
             torch.testing.assert_close(parameter, other, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("order", [[6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 2, 5, 1, 4]])
+@pytest.mark.parametrize(
+    "order",
+    [
+        [6, 5, 4, 3, 2, 1, 0],
+        [3, 0, 6, 2, 5, 1, 4],
+        [4, 0, 1, 2, 3, 5, 6],  # the first seat adapts fewer modules than the second
+    ],
+)
 def test_order_of_the_seats_does_not_matter(lab: Lab, order: list[int]) -> None:
     names = list(ARMS)
     together = lab.train({names[i]: lab.seat(names[i]) for i in order})

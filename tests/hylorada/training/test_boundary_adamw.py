@@ -118,7 +118,8 @@ def _trainer(
         {"input_ids": ids, "labels": ids} for ids in torch.from_numpy(token_blocks.astype(np.int64))
     ]
     options = _TRAINING.to_dict()
-    del options["batch_size"], options["warmup_ratio"]  # Trainer has no such arguments
+    for name in ("batch_size", "warmup_ratio", "replication_bf16", "replication_pads"):
+        del options[name]  # Trainer has no such arguments
     options |= {"per_device_train_batch_size": _BATCH, **changes}
     args = TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=2,
