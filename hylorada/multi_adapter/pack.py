@@ -159,7 +159,8 @@ class _Pass:
         vectors = []
         for adapter in self.adapters:
             vector = adapter.lora_vector()
-            if list(adapter.targets) != list(targets):  # equal dicts may differ in order
+            # Equal dicts may differ in order, but a vector has one order.
+            if list(adapter.targets) != list(targets):
                 sizes = [sum(self._sizes(t)) for t in adapter.targets.values()]
                 own = dict(zip(adapter.targets, vector.split(sizes), strict=True))
                 absent = (vector.new_zeros(sum(self._sizes(t))) for t in targets.values())

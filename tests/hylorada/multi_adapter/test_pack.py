@@ -205,6 +205,16 @@ def test_order_of_the_seats_does_not_matter(lab: Lab, order: list[int]) -> None:
         _equal(together[arm], lab.solo(arm))
 
 
+def test_seat_beside_one_of_fewer_targets_equals_its_solo_run(lab: Lab) -> None:
+    """Together they have the targets of the second seat, but in another order."""
+    targets = {"few": None, "many": ("all-linear",)}
+    arm = next(iter(ARMS))
+    alone = {n: lab.train({n: lab.seat(arm, target_modules=t)})[n] for n, t in targets.items()}
+    together = lab.train({n: lab.seat(arm, target_modules=t) for n, t in targets.items()})
+    for name, losses in together.items():
+        _equal(losses, alone[name])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_neighbour_that_turns_to_nan_harms_nobody(
