@@ -54,7 +54,8 @@ def test_study_is_named_after_its_module_and_fits_together(name: str) -> None:
     assert (study.definition, study.name) == (name, name)
     assert json.loads(json.dumps(study.to_dict())) == json.loads(json.dumps(values))
     assert (start_problems(study), notes(study)) == ([], [])
-    assert {arm for pair in study.comparisons for arm in pair} == set(study.arms)
+    unused = set(study.arms) - {arm for pair in study.comparisons for arm in pair}
+    assert not unused or name == "replication"  # whose table compares the others
 
 
 @pytest.mark.parametrize("name", ["ablation", "bucketing", "landmarks", "learnable_bucketing"])

@@ -96,7 +96,7 @@ Refused = Callable[..., list[str]]
         (["--trials=1000001"], "trials must be at most 1000000, got 1000001"),
         (
             ["--set=a\nb=1"],
-            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, data, "
+            r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, "
             "defaults, definition, ",
         ),
         (
@@ -196,7 +196,7 @@ def test_run_names_the_nearest_study(refused: Refused) -> None:
         "unknown study 'learnable_buckets'; did you mean 'learnable_bucketing'?"
     ]
     (problem,) = refused(study="")
-    assert problem.startswith("name a study: learnable_bucketing")
+    assert problem.startswith("name a study: ablation, bucketing, context_length, landmarks, learn")
 
 
 def test_run_names_the_columns_of_a_table(refused: Refused, tmp_path: Path) -> None:
