@@ -97,7 +97,7 @@ Refused = Callable[..., list[str]]
         (
             ["--set=a\nb=1"],
             r"--set a\nb: unknown 'a\nb'; one of: arms, block_size, common, comparisons, "
-            "defaults, definition, ",
+            "criteria, ",
         ),
         (
             ["--data=pydoc"],
