@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
-from studies.cli.definitions import definitions
+from studies.api.definitions import definitions
 from studies.cli.options import study_options
 from studies.files.folder_files import stored_study
 from studies.files.paths import anywhere

@@ -239,6 +239,7 @@ def run_trials(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             stop=_Stopper(judge),
             verbose=0,
+            progress_reporter=_NoProgress(),
         ),
     )
     with controlled():
@@ -247,6 +248,16 @@ def run_trials(
         raise judge.fault
     check()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+class _NoProgress(tune.ProgressReporter):
+    """A reporter that reports nothing: in a notebook, Tune's own would clear the cell's output."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        return False
+
+    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
+        pass
 
 
 class Slots:

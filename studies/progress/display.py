@@ -122,10 +122,10 @@ class NotebookDisplay(Display):
 
 
 def _as_text(snapshot: Snapshot) -> str:
-    page = Console(file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
-    with page.capture() as drawn:
-        page.print(Text(snapshot.title()), snapshot.content())
-    return drawn.get()
+    page = io.StringIO()
+    console = Console(file=page, width=_NOTEBOOK_WIDTH, force_jupyter=False, color_system=None)
+    console.print(Box(snapshot.content(), title=Text(snapshot.title()), expand=False))
+    return page.getvalue()
 
 
 def open_display(console: Console, progress: Progress = "auto") -> Display:

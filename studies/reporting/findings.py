@@ -11,7 +11,7 @@ from studies.analysis.boundaries import DRAWS, Placement, Together, placement
 from studies.analysis.gates import Gates, read_gates
 from studies.analysis.importance import FEWEST, MOST, Importance, importance, rung_step
 from studies.analysis.verdict import listed
-from studies.reporting import finding_plots as plots
+from studies.reporting.figures import finding_plots as plots
 from studies.spec.study import Study
 from studies.statistics.agreement import Agreement
 from studies.statistics.gating import STANDS_OUT, entropy_bits, information_bits, leanings

@@ -5,7 +5,7 @@ import html
 from matplotlib.figure import Figure
 
 from studies.process.terminal_text import shown
-from studies.reporting.drawing import THEME, svg_text
+from studies.reporting.figures.drawing import THEME, svg_text
 from studies.reporting.tables import WORDS, Sheet
 
 _MANY = 40  # rows above which a table starts folded

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from studies.analysis.results import Results
-from studies.reporting import plots
 from studies.reporting.component_tables import components_sheet
-from studies.reporting.explanation_plot import explained
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
+from studies.reporting.figures import plots
+from studies.reporting.figures.explanation_plot import explained
 from studies.reporting.findings import findings
 from studies.reporting.replication_table import replication_sheet, replication_title
 from studies.reporting.tables import (

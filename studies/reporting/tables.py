@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results
-from studies.reporting.plots import last, value_text
+from studies.reporting.figures.plots import last, value_text
 from studies.spec.study import Study
 from studies.statistics.change import Change
 from studies.trials.records import Record, records_of

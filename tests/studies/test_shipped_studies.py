@@ -8,8 +8,8 @@ import yaml
 from study_runs import run_cli
 
 import studies
+from studies.api.definitions import definitions
 from studies.cli.commands import main
-from studies.cli.definitions import definitions
 from studies.spec.points import notes, start_problems
 from studies.spec.study import Study
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, path
-from studies.cli.stored_studies import named_studies
+from studies.trials.study_folders import named_studies
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,8 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from studies.api.definitions import definitions
 from studies.cli.command import Command
-from studies.cli.definitions import definitions
 from studies.cli.options import add_json, add_storage
 from studies.files.folder_files import require_readable
 from studies.trials.study_folders import require_folders, stored_names

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_report
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_finished_study, open_study, stored_grid
+from studies.cli.stored_studies import open_finished_study, open_study
+from studies.trials.study_folders import stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console

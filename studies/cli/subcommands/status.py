@@ -12,12 +12,13 @@ from filelock import Timeout
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study, stored_grid
+from studies.cli.stored_studies import open_study
 from studies.files.folder_files import stored_study, study_lock
 from studies.process.mlflow_address import shown
 from studies.process.options import default_uri
 from studies.spec.grid import cells
 from studies.spec.study import Study
+from studies.trials.study_folders import stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from studies.analysis.cells.across import Across, AcrossComparison, PooledChange
 from studies.analysis.cells.boundaries import learned_runs, shares
 from studies.analysis.cells.reading import FinishedCell
-from studies.reporting.drawing import INK, SOFT, make_panels, styled
+from studies.reporting.figures.drawing import INK, SOFT, make_panels, styled
 
 _ROW = 0.36  # inches
 _DIAMOND = 0.28  # half its height, in rows

@@ -10,8 +10,8 @@ from studies.analysis.cells.reading import FinishedCell
 from studies.files.folder_files import write_atomically
 from studies.reporting.cells.plots import boundary_rows, forest
 from studies.reporting.cells.sheets import effects_sheet, levels_sheet
+from studies.reporting.figures.plots import arm_colors
 from studies.reporting.page import escape, figure_html, page, section, table_html
-from studies.reporting.plots import arm_colors
 from studies.reporting.printed import print_json
 from studies.reporting.terminal import Drawing, Terminal
 

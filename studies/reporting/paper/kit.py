@@ -9,7 +9,7 @@ from typing import TypeVar
 from studies.analysis.results import Results, load_records, read_results
 from studies.files.folder_files import stored_study
 from studies.files.whole_folder import refuse_foreign, write_folder
-from studies.reporting.drawing import pdf_file, svg_file
+from studies.reporting.figures.drawing import pdf_file, svg_file
 from studies.reporting.paper.data_files import data_files, sheet_csv
 from studies.reporting.paper.latex import latex_figure, latex_table
 from studies.reporting.paper.methods import write_methods

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from hylorada import HyLoRADAConfig
 from studies.analysis.boundaries import spaced
 from studies.analysis.verdict import listed
-from studies.reporting.drawing import svg_text
+from studies.reporting.figures.drawing import svg_text
+from studies.reporting.figures.plots import arm_colors
 from studies.reporting.findings import Finding, findings
-from studies.reporting.plots import arm_colors
 from studies.spec.study import Study
 from studies.trials.records import Record
 

@@ -18,8 +18,8 @@ from studies.analysis.results import gather
 from studies.files.folder_files import write_json
 from studies.learnable_bucketing import STUDY
 from studies.process.options import Options
-from studies.reporting.explanation_plot import explained
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
+from studies.reporting.figures.explanation_plot import explained
 from studies.reporting.html_report import write_html
 from studies.runner.inputs import prepare
 from studies.search.campaign import Campaign

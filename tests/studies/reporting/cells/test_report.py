@@ -13,7 +13,7 @@ from studies.analysis.cells.reading import FinishedCell
 from studies.reporting.cells.plots import boundary_rows, forest
 from studies.reporting.cells.report import print_across, write_across
 from studies.reporting.cells.sheets import effects_sheet, levels_sheet
-from studies.reporting.drawing import svg_text
+from studies.reporting.figures.drawing import svg_text
 
 _HOSTILE = 'a "<b>&'
 

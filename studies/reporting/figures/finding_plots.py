@@ -1,6 +1,6 @@
 """The figures for the report's findings on why the arms differ.
 
-Each function returns what those in :mod:`studies.reporting.plots` return.
+Each function returns what those in :mod:`studies.reporting.figures.plots` return.
 """
 
 import math
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from studies.analysis.boundaries import SPACINGS, distances, spaced
 from studies.analysis.gates import Gates
 from studies.analysis.importance import Importance, Share
-from studies.reporting.drawing import INK, SOFT, make_panels, scale_ppl, styled
+from studies.reporting.figures.drawing import INK, SOFT, make_panels, scale_ppl, styled
 from studies.statistics.tuning import TuningCurve
 from studies.trials.records import Record
 

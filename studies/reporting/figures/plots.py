@@ -1,7 +1,7 @@
 """The figures of a report, drawn with matplotlib's object API.
 
 Each function returns a figure, or None if there is nothing to draw.
-:mod:`studies.reporting.drawing` turns figures into SVG and PDF.
+:mod:`studies.reporting.figures.drawing` turns figures into SVG and PDF.
 """
 
 import math
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from studies.analysis.comparisons import Comparison
-from studies.reporting.drawing import (
+from studies.reporting.figures.drawing import (
     ARMS,
     BAD,
     GOOD,

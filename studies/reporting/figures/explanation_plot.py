@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from studies.reporting.drawing import INK, SOFT, make_panels, styled
 from studies.reporting.explanation_tables import matters, outcome, step_text
+from studies.reporting.figures.drawing import INK, SOFT, make_panels, styled
 from studies.trials.explanations import Effect, Explanation
 
 _ROW = 0.27  # inches

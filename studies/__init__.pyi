@@ -1,0 +1,30 @@
+from .analysis.results import Results
+from .api.runs import compare_studies, extend_study, get_study, run_study
+from .api.study_results import StudyResults, load_results
+from .process.errors import StudyStopped
+from .process.options import Options
+from .search.ledger import Callbacks
+from .spec.arms import Arm
+from .spec.space import Choice, Parameter, Range, Space
+from .spec.study import Study
+from .trials.records import Record
+
+__all__ = [
+    "Arm",
+    "Callbacks",
+    "Choice",
+    "Options",
+    "Parameter",
+    "Range",
+    "Record",
+    "Results",
+    "Space",
+    "Study",
+    "StudyResults",
+    "StudyStopped",
+    "compare_studies",
+    "extend_study",
+    "get_study",
+    "load_results",
+    "run_study",
+]
