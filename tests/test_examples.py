@@ -38,7 +38,7 @@ def test_docstrings_of(name: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(_MODULES) == 19
+    assert len(_MODULES) == 20
 
 
 def _run_python_of(readme: str, count: int) -> dict[str, Any]:
@@ -55,6 +55,11 @@ def _run_python_of(readme: str, count: int) -> dict[str, Any]:
 def test_python_of_the_readme(tmp_path: Path) -> None:
     _run_python_of("README.md", count=1)
     assert [path.name for path in tmp_path.iterdir()] == ["my-adapter"]
+
+
+def test_python_of_the_readme_of_studies() -> None:
+    names = _run_python_of("studies/README.md", count=1)
+    assert (names["study"].searches, names["study"].max_steps) == (2, 8)
 
 
 @pytest.mark.filterwarnings(
