@@ -40,7 +40,14 @@ class RegisteredLandmarks(nn.Module):
     def __init__(self, model: PreTrainedModel, config: HyLoRADAConfig, *, seed: int) -> None:
         super().__init__()
         # the landmarks take their part of the configuration, nothing else is added to the model
-        alone = replace(config, position_bias=False, use_dora=False, lora_dropout=0.0)
+        alone = replace(
+            config,
+            position_bias=False,
+            use_dora=False,
+            lora_dropout=0.0,
+            shifted_sparse_attention=False,
+            attention_group=None,
+        )
         self.adapter = Adapter(model, alone, seed=seed, lora=False)
         self._calls = Calls(model, self.adapter)
         body = model.get_submodule(architecture_of(model.config.model_type).body)
@@ -58,7 +65,7 @@ class RegisteredLandmarks(nn.Module):
         return self.adapter.learned_boundaries()
 
     def remove(self) -> None:
-        """Take the landmarks off the model, which then is as before, but frozen.
+        """Remove the landmarks; the model is otherwise unchanged but stays frozen.
 
         A second call has no effect.
         """
@@ -180,6 +187,11 @@ def _problems(config: HyLoRADAConfig, designs: Sequence[LandmarkDesign]) -> list
         problems.append(
             f"landmark_design must be {allowed} here, got {config.landmark_design!r}; "
             "HyLoRADAModel takes every design"
+        )
+    if config.replication_untrained != "nothing":
+        problems.append(
+            f"replication_untrained {config.replication_untrained!r} needs a HyLoRADAModel: here "
+            "an optimizer gets whatever you give it"
         )
     if unused := config.boundary_training():
         problems.append(

@@ -166,7 +166,7 @@ def _reason(c: Comparison) -> str:
 
 
 def _scenario(c: Comparison, *, acts: bool) -> str:
-    """Return the scenario in a sentence, with its action if the study does not just go on."""
+    """Return the scenario in a sentence, with its action unless the next phase follows."""
     letters = _letters(c)
     if len(letters) > 1:
         return f"The interval leaves more than one scenario of the published plan open: {letters}."
@@ -185,9 +185,11 @@ def _command(study: Study, c: Comparison, budget: str | None, go: Go | None) -> 
         seeds = ["--seed-list", ",".join(map(str, PUBLISHED_SEEDS))]
         other = f"{name.removesuffix(f'-{budget}')}-{after}"
         last = budget_after(after) is None
-        words = ["run", name, "--budget", after, *(seeds if last else []), "--name", other]
+        options = ["--budget", after, *(seeds if last else []), "--name", other]
+        words = ["run", name, *_place(study), *options]
     elif _retries(budget, go):
-        words = ["run", name, "--set", "epochs=3", "--name", f"{name}-3-epochs"]
+        options = ["--set", "epochs=3", "--name", f"{name}-3-epochs"]
+        words = ["run", name, *_place(study), *options]
     elif not _is_settled(c):
         words = _more_searches(study, c)
     elif (letter := _letters(c)) == "B":
@@ -196,8 +198,23 @@ def _command(study: Study, c: Comparison, budget: str | None, go: Go | None) -> 
         words = ["explain", name] if study.arms[c.arm].space.parameters else []
     else:
         size = 2 * study.block_size
-        words = ["run", name, "--block-size", str(size), "--name", f"{name}-{size}"]
+        place = _place(study, ("model", "data"))
+        words = ["run", name, *place, "--block-size", str(size), "--name", f"{name}-{size}"]
     return shlex.join(["hylorada", *words]) if words else None
+
+
+def _place(study: Study, fields: Sequence[str] = ("model", "data", "block_size")) -> list[str]:
+    """Return the options for the base, the text and the block size that a study has chosen.
+
+    A study of another name than its definition's is found by its name, with all its settings.
+    """
+    if study.name != study.definition:
+        return []
+    usual, words = Study(definition="", name=""), []
+    for field in fields:
+        if (value := getattr(study, field)) != getattr(usual, field):
+            words += [f"--{field.replace('_', '-')}", str(value)]
+    return words
 
 
 def _more_searches(study: Study, c: Comparison) -> list[str]:

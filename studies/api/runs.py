@@ -24,6 +24,8 @@ from studies.files.paths import anywhere
 from studies.process.options import Options
 from studies.progress.display import in_notebook
 from studies.reporting.terminal import Terminal
+from studies.spec.budgets import giving_way
+from studies.spec.changes import fewer
 from studies.spec.overrides import merge
 from studies.spec.points import start_problems
 from studies.spec.study import GROWING, Study
@@ -47,7 +49,14 @@ def get_study(definition: str, /, **changes: Any) -> Study:
     known = definitions()
     if definition not in known:
         raise InputError(f"unknown study {definition!r}; {nearest(definition, known)}")
-    return Study.from_dict(merge(known[definition].values, changes))
+    values = known[definition].values
+    # Steps and epochs, and seeds and a list of them, exclude each other: what is asked for wins.
+    values = merge(giving_way(values, merge(values, changes)), changes)
+    if changes.get("seed_list") and "seeds" not in changes:
+        del values["seeds"]
+    if "grid" in changes:
+        values["grid"] = changes["grid"]
+    return Study.from_dict(values)
 
 
 def run_study(
@@ -93,7 +102,7 @@ def extend_study(
         counts: New totals of ``trials``, ``searches`` or ``seeds``.
 
     Raises:
-        InputError: No such study has been run, or a count is not larger than before.
+        InputError: No such study has been run, or a count is smaller than before.
     """
     if not counts or counts.keys() - set(GROWING):
         raise InputError(
@@ -103,6 +112,8 @@ def extend_study(
     options = options or Options()
     stored = stored_study(find_study(options.storage.expanduser().absolute(), name) / "study.json")
     study = Study.from_dict({**stored, **counts})
+    if smaller := fewer(stored, study):
+        raise InputError([f"study {name!r}: {problem}" for problem in smaller])
     return run_study(study, options=options, callbacks=callbacks)
 
 
@@ -141,7 +152,7 @@ def _settled(options: Options) -> Options:
 def _checked(study: Study, options: Options) -> Study:
     """Return a study whose values have been checked, with paths that hold from any folder.
 
-    A study that has been run keeps its counts where they are larger.
+    A study that has been run keeps its looks, and its counts where they are larger.
 
     Raises:
         InputError: It lists all problems.
@@ -150,24 +161,30 @@ def _checked(study: Study, options: Options) -> Study:
     for field in ("model", "data"):
         if isinstance(values[field], str):
             values[field] = anywhere(values[field], folder=field == "model")
-    values |= _larger_counts(values, study_folder(options.storage, study.name))
+    folder = study_folder(options.storage, study.name)
+    stored = stored_study(folder / "study.json") if folder else None
+    if stored is not None:
+        values |= {name: max(values[name], stored[name]) for name in GROWING}
+        values["looks"] = values["looks"] or stored["looks"]  # each has its share of the level
     checked = Study.from_dict(values)
-    problems = start_problems(checked)
+    problems = _new_problems(checked, stored)
     if checked.grid:
         problems.append(
             f"study {checked.name!r} spans a grid; use `hylorada run {checked.definition}`, or run "
-            "one study for each of its values and pool them with compare_studies"
+            "one study for each of its values (grid={}) and pool them with compare_studies"
         )
     if problems:
         raise InputError(problems)
     return checked
 
 
-def _larger_counts(values: Mapping[str, Any], folder: Path | None) -> dict[str, int]:
-    if folder is None:
-        return {}
-    stored = stored_study(folder / "study.json")
-    return {name: max(values[name], stored[name]) for name in GROWING}
+def _new_problems(study: Study, stored: Mapping[str, Any] | None) -> list[str]:
+    """Return the problems with start values, without those that a begun study has already."""
+    problems = start_problems(study)
+    if not problems or stored is None:
+        return problems
+    accepted = start_problems(Study.from_dict(stored))
+    return [problem for problem in problems if problem not in accepted]
 
 
 def _console() -> Console:

@@ -1,10 +1,11 @@
-"""A grid of studies from its start to its end: every cell a study of its own, then all together."""
+"""Running a grid: each cell as a study of its own, then one report over all cells."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import Timeout
 from rich.console import Console
@@ -129,9 +130,9 @@ def _refuse_another(study: Study, folder: Path) -> None:
 
 
 def _as_begun(cell: Cell, options: Options) -> Cell:
-    """Return a cell with the counts and looks that its folder has, if these are larger.
+    """Return a cell with its stored counts and looks where they are larger.
 
-    The user may have enlarged one cell by its own name.
+    A user can extend a single cell by its own name.
     """
     path = options.study_folder(cell.study.name) / "study.json"
     if not path.exists():
@@ -194,12 +195,23 @@ def _refuse_changed(study: Study, options: Options) -> None:
     if not path.exists():
         return
     stored = stored_study(path)
-    if study.document_separator == "auto":  # the folder holds what it stood for
+    if study.document_separator == "auto":  # the folder stores the separator it resolved to
         stored["document_separator"] = "auto"
+    if study.epochs is not None:
+        _reopen(stored, study)
     if differing := changes(stored, study):
         raise InputError(
             [f"study {study.name!r} exists with other settings: {c}" for c in differing]
         )
+
+
+def _reopen(stored: dict[str, Any], study: Study) -> None:
+    """Drop the steps and reports of a stored study that the epochs of a cell still leave open."""
+    if "max_steps" not in study.defaults:
+        stored["defaults"] = {k: v for k, v in stored["defaults"].items() if k != "max_steps"}
+    for field in ("eval_every", "grace_steps"):
+        if getattr(study, field) is None:
+            stored[field] = None
 
 
 @contextmanager

@@ -92,7 +92,13 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
     if problems or base is None or text is None:
         raise InputError(problems)
     requested_separator, blocks = study.document_separator, _limited(study, whole)
-    if rows := _padded_rows(problems, study, text, tokenizer, base.num_embeddings):
+    rows = _padded_rows(problems, study, text, tokenizer, base.num_embeddings)
+    if rows and study.epochs is not None:
+        problems.append(
+            f"epochs {study.epochs}: arms with replication_pads read rows of another number than "
+            "there are blocks; set defaults.max_steps instead"
+        )
+    if rows:
         pads = {"replication_pads": True}
         blocks |= {split_for(s, pads): b for s, b in _limited(study, rows).items()}
     if problems:

@@ -25,7 +25,7 @@ Use it to keep or publish the best adapter, and to write about a study.
   --figures  figures/   each figure of the report as SVG and PDF; figures.tex includes them
              tables/    each table of the report as CSV and LaTeX (booktabs)
              data/      arms, comparisons, all changes and all trials as CSV, at full precision
-             methods    what was done, with all settings and versions, in Markdown and LaTeX;
+             methods    what was done, with settings and versions, in Markdown and LaTeX;
                         references.bib has the works that it cites
 
 Equal studies give equal figures and tables. An earlier folder of --figures is replaced as a whole,

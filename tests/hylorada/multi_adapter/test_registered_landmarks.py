@@ -256,3 +256,15 @@ def test_two_sets_of_additions_to_one_model_are_refused(
         register_landmark_hook(base, make_config())
     model.close()
     register_landmark_hook(base, make_config())
+
+
+def test_fields_that_only_a_whole_adapter_heeds_change_nothing(
+    make_base: MakeBase, make_config: MakeConfig
+) -> None:
+    base = make_base("llama", torch.float64)
+    expected = base(_ids()).logits
+    register_landmark_hook(base, make_config(shifted_sparse_attention=True))
+    assert torch.equal(base.train()(_ids()).logits, expected)  # untrained landmarks add nothing
+    untrained = make_config(landmark_bucketing="learnable", replication_untrained="landmarks")
+    with pytest.raises(InputError, match="replication_untrained 'landmarks' needs a HyLoRADAModel"):
+        register_landmark_hook(make_base("llama", torch.float64), untrained)

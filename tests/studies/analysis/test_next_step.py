@@ -179,3 +179,13 @@ def test_budget_of_a_study_about_something_else_is_still_a_phase() -> None:
     assert step.command is not None
     stop = _step(-0.2, 0.2, study, arm="fixed", reference="baseline")
     assert (stop.go, stop.command) == ("no-go", None)
+
+
+def test_command_repeats_the_base_and_the_text_of_the_study() -> None:
+    chosen = {"model": "gpt2", "data": "my text.txt", "block_size": 512}
+    assert STUDY.name == STUDY.definition
+    quick = _step(-3.0, -2.1, _with_budget("quick", **chosen))
+    place = "--model gpt2 --data 'my text.txt' --block-size 512"
+    assert quick.command == (
+        f"hylorada run learnable_bucketing {place} --budget full --name learnable_bucketing-full"
+    )

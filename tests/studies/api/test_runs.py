@@ -10,6 +10,8 @@ from made_studies import make
 
 from hylorada import InputError
 from studies import Options, compare_studies, extend_study, get_study, load_results, run_study
+from studies.api.runs import _checked
+from studies.files.folder_files import STUDY, write_json
 
 _PROGRAM = """
 import sys
@@ -96,3 +98,30 @@ def test_comparing_needs_two_studies(tmp_path: Path) -> None:
     make(tmp_path / "studies" / "made", "end").close()
     with pytest.raises(InputError, match="two"):
         compare_studies("made", storage=tmp_path)
+
+
+def test_epochs_and_seeds_take_the_place_of_what_the_study_has() -> None:
+    study = get_study("learnable_bucketing", train_blocks=500, epochs=1, seed_list=[42, 123])
+    assert (study.epochs, "max_steps" in study.defaults, study.seeds) == (1, False, 2)
+    assert get_study("texts", grid={}).grid == {}
+
+
+def test_counts_never_shrink(tmp_path: Path) -> None:
+    make(tmp_path / "studies" / "made", "end").close()
+    with pytest.raises(InputError, match="study 'made': "):
+        extend_study("made", options=Options(storage=tmp_path), seeds=1)
+
+
+def test_study_that_was_run_keeps_its_declared_looks(tmp_path: Path) -> None:
+    store = make(tmp_path / "studies" / "made", "end", looks=[2, 4])
+    store.close()
+    again = _checked(replace(store.study, looks=(), trials=1), Options(storage=tmp_path))
+    assert (again.looks, again.trials) == ((2, 4), store.study.trials)
+
+
+def test_results_of_a_grid_are_those_of_its_cells(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "texts"
+    folder.mkdir(parents=True)
+    write_json(folder / "study.json", get_study("texts").to_dict(), STUDY)
+    with pytest.raises(InputError, match=r"is a grid; name one of its cells: texts\.pydocs, "):
+        load_results("texts", tmp_path)

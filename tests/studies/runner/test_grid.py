@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from studies.cli.commands import main
 from studies.files.folder_files import STUDY, stored_study, study_lock, write_json
 from studies.process.options import Options
 from studies.runner import grid
-from studies.runner.grid import run_grid
+from studies.runner.grid import _refuse_changed, run_grid
 from studies.runner.resolve import Budget
+from studies.spec.budgets import with_steps
 from studies.spec.study import Study
 
 _RATE = {"space": {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}}
@@ -207,3 +209,16 @@ def test_option_that_the_grid_spans_is_refused(
     assert main(["show", "context_length", option, f"--storage={tmp_path}"]) == 2
     problem = "block_size 64: the study's grid spans block_size; write --set 'grid.block_size=[64]'"
     assert problem in capsys.readouterr().err
+
+
+def test_cell_with_epochs_resumes_with_its_steps(tmp_path: Path) -> None:
+    options = Options(storage=tmp_path)
+    values = {**_VALUES, "eval_every": None, "grace_steps": None, "epochs": 1}
+    values["defaults"] = {"batch_size": 2}
+    cell = Study.from_dict(values)
+    folder = options.study_folder(cell.name)
+    folder.mkdir(parents=True)
+    write_json(folder / "study.json", with_steps(cell, 64).to_dict(), STUDY)
+    _refuse_changed(cell, options)
+    with pytest.raises(InputError, match="exists with other settings: epochs was 1, now 2"):
+        _refuse_changed(replace(cell, epochs=2), options)
