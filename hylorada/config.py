@@ -296,7 +296,7 @@ class HyLoRADAConfig(_Config):
 
     @property
     def tokens_in_group(self) -> int | None:
-        """Tokens in a group of the attention in training; None attends fully, or has no length."""
+        """Tokens in a group of S2-Attn; None with full attention, or while no length is known."""
         if not self.shifted_sparse_attention:
             return None
         if self.attention_group is not None or self.max_positions is None:

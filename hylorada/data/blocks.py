@@ -215,7 +215,7 @@ def _tokenize(
 def tokenized(
     documents: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_Ints, _Ints]]:
-    """Yield the tokens of each document that has any, and the UTF-8 bytes of each token."""
+    """Yield the tokens of each non-empty document, and the UTF-8 bytes of each token."""
     for start in range(0, len(documents), _DOCUMENTS_PER_CALL):
         texts = list(documents[start : start + _DOCUMENTS_PER_CALL])
         # `verbose=False` because texts longer than the model's limit are normal here.

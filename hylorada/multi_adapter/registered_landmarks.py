@@ -137,7 +137,7 @@ def apply_per_layer_landmarks(
 ) -> RegisteredLandmarks:
     """Add landmarks to the MLP output of every layer of a model.
 
-    All else is as with :func:`register_landmark_hook`, in particular how an optimizer gets the
+    Otherwise it works as :func:`register_landmark_hook` does, including how an optimizer gets the
     parameters. The model can't be trained with gradient checkpointing, which would recompute
     the layers without their landmarks; a :class:`HyLoRADAModel` can.
 

@@ -156,7 +156,7 @@ class Calls:
         self._every_call.close()
 
     def _refuse_recomputation(self) -> None:
-        """Refuse layers that the base itself would recompute without what is added to them.
+        """Refuse layers that the base would recompute without the adapter's additions.
 
         Raises:
             InputError: the base has gradient checkpointing turned on and is training.

@@ -8,7 +8,6 @@ Example:
 """
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from studies.reporting.terminal import Terminal
 from studies.spec.budgets import giving_way
 from studies.spec.changes import fewer
 from studies.spec.overrides import merge
-from studies.spec.points import start_problems
+from studies.spec.points import new_start_problems
 from studies.spec.study import GROWING, Study
 from studies.trials.study_folders import find_study, named_studies, study_folder
 
@@ -167,7 +166,7 @@ def _checked(study: Study, options: Options) -> Study:
         values |= {name: max(values[name], stored[name]) for name in GROWING}
         values["looks"] = values["looks"] or stored["looks"]  # each has its share of the level
     checked = Study.from_dict(values)
-    problems = _new_problems(checked, stored)
+    problems = new_start_problems(checked, folder)
     if checked.grid:
         problems.append(
             f"study {checked.name!r} spans a grid; use `hylorada run {checked.definition}`, or run "
@@ -176,15 +175,6 @@ def _checked(study: Study, options: Options) -> Study:
     if problems:
         raise InputError(problems)
     return checked
-
-
-def _new_problems(study: Study, stored: Mapping[str, Any] | None) -> list[str]:
-    """Return the problems with start values, without those that a begun study has already."""
-    problems = start_problems(study)
-    if not problems or stored is None:
-        return problems
-    accepted = start_problems(Study.from_dict(stored))
-    return [problem for problem in problems if problem not in accepted]
 
 
 def _console() -> Console:

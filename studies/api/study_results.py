@@ -6,13 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hylorada import InputError
 from studies.analysis.results import Results, load_records, read_results
 from studies.files.folder_files import stored_study
-from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.records import Record
-from studies.trials.study_folders import find_study, require_results, stored_grid
+from studies.trials.study_folders import find_study, require_no_grid, require_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,9 +132,7 @@ def load_results(name: str, storage: str | Path = "mlruns") -> StudyResults:
         InputError: No such study has been run, it has not finished, or its files are damaged.
     """
     folder = find_study(Path(storage).expanduser().absolute(), name)
-    if grid := stored_grid(folder):
-        listed = ", ".join(cell.study.name for cell in cells(grid))
-        raise InputError(f"study {name!r} is a grid; name one of its cells: {listed}")
+    require_no_grid(folder, name)
     require_results(folder, name)
     study = Study.from_dict(stored_study(folder / "study.json"))
     return StudyResults(study, folder, read_results(folder / "results.json"))

@@ -32,12 +32,14 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
         InputError: All problems with the study and, if there are some and ``options`` are given,
             those with its other inputs too.
     """
+    from studies.spec.points import new_start_problems
+
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
         _find_paths(values)
         study = Study.from_dict(values)
-        problems += _new_start_problems(study, args.storage)
+        problems += new_start_problems(study, study_folder(args.storage, study.name))
         if study.grid:
             cells(study)  # raises if values of a cell don't fit the study
     except InputError as error:
@@ -155,18 +157,3 @@ def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) ->
             f"{path} is of definition {given!r}, the requested study is of {expected!r}"
         )
     return values
-
-
-def _new_start_problems(study: Study, storage: Path) -> list[str]:
-    """Return the problems with the start values that the stored study, if any, does not have.
-
-    Earlier versions began studies with such values, and these must resume.
-    """
-    from studies.spec.points import start_problems
-
-    problems = start_problems(study)
-    folder = study_folder(storage, study.name) if problems else None
-    if folder is None:
-        return problems
-    accepted = start_problems(Study.from_dict(stored_study(folder / "study.json")))
-    return [problem for problem in problems if problem not in accepted]

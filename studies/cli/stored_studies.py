@@ -4,13 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from hylorada import InputError
-from studies.spec.grid import cells
 from studies.trials.study_folders import (
     find_study,
     is_running_again,
+    require_no_grid,
     require_results,
-    stored_grid,
 )
 
 
@@ -25,9 +23,8 @@ def open_study(args: argparse.Namespace, *, grids: bool = False) -> Path:
         InputError: No such study has been run, its folder is damaged, or it is a grid.
     """
     folder = find_study(args.storage, args.study)
-    if not grids and (grid := stored_grid(folder)):
-        listed = ", ".join(cell.study.name for cell in cells(grid))
-        raise InputError(f"study {args.study!r} is a grid; name one of its cells: {listed}")
+    if not grids:
+        require_no_grid(folder, args.study)
     return folder
 
 

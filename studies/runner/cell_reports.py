@@ -52,7 +52,7 @@ def finished_cells(study: Study, options: Options) -> list[FinishedCell]:
 
 
 def _read_all(places: Sequence[tuple[Path, str]]) -> tuple[list[FinishedCell], list[str]]:
-    """Return the finished studies of these folders and labels, and a problem for each other."""
+    """Return the finished studies among these folders, and a problem for each of the others."""
     finished, problems = [], []
     for folder, label in places:
         try:

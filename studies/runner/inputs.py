@@ -53,7 +53,7 @@ class Material:
     def settled(self, study: Study) -> Study:
         """Return the study with all that the text decides, so that it resumes with it.
 
-        That is the actual separator for "auto", and the steps of its epochs.
+        The text decides which separator "auto" stands for, and how many steps epochs take.
         """
         study = dataclasses.replace(study, document_separator=self.separator)
         return with_steps(study, self.blocks["train"].num_blocks)

@@ -38,14 +38,14 @@ def budget_after(name: str) -> str | None:
 
 
 def budget_problems(name: str | None) -> list[str]:
-    """Return what is wrong with the name of a budget; nothing for None."""
+    """Return the problems with the name of a budget; an empty list for None."""
     if name is None or name in BUDGETS:
         return []
     return [f"--budget {name!r} is unknown; {nearest(name, BUDGETS)}"]
 
 
 def giving_way(base: Mapping[str, Any], requested: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a study's values without the pace that a request replaces by another.
+    """Return a study's values without the steps or epochs that a request overrides.
 
     Steps and epochs exclude each other, so the one that a user asks for takes the place of the one
     that the study comes with. Reports and rungs that were set for other steps go too.

@@ -108,7 +108,7 @@ def _has_own_batch_size(arm: Arm) -> bool:
 
 
 def open_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's plain values with None for what epochs leave open and nobody has set."""
+    """Return a study's plain values; with epochs, reports and rungs that are not set are None."""
     if values.get("epochs") is None:
         return dict(values)
     return {"eval_every": None, "grace_steps": None, **values}

@@ -1,9 +1,11 @@
 """Checks of all points of a study before the first one is trained."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hylorada import HyLoRADAConfig
+from studies.files.folder_files import stored_study
 from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS, Arm
 from studies.spec.published import REPLICATION
 from studies.spec.study import Study
@@ -91,6 +93,22 @@ def first_points(study: Study, arm: str) -> list[dict[str, Any]]:
         if point not in points:
             points.append(point)
     return points
+
+
+def new_start_problems(study: Study, folder: Path | None) -> list[str]:
+    """Return the problems with start values that the study as stored does not have already.
+
+    Earlier versions began studies with such values, and these must resume.
+
+    Args:
+        study: the requested study.
+        folder: folder of the study if it has been begun; read only where there are problems.
+    """
+    problems = start_problems(study)
+    if not problems or folder is None:
+        return problems
+    accepted = start_problems(Study.from_dict(stored_study(folder / "study.json")))
+    return [problem for problem in problems if problem not in accepted]
 
 
 def start_problems(study: Study) -> list[str]:

@@ -78,6 +78,17 @@ def stored_grid(folder: Path) -> Study | None:
     return Study.from_dict(values) if values["grid"] else None
 
 
+def require_no_grid(folder: Path, name: str) -> None:
+    """Raise if a study is a grid, of which only the cells have results and adapters.
+
+    Raises:
+        InputError: It names the cells.
+    """
+    if grid := stored_grid(folder):
+        listed = ", ".join(cell.study.name for cell in cells(grid))
+        raise InputError(f"study {name!r} is a grid; name one of its cells: {listed}")
+
+
 def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     """Return the folders of the studies that a user names; a grid stands for its cells.
 

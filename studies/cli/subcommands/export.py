@@ -92,7 +92,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse a command that names no folder to write, or options that nothing heeds.
+    """Refuse a command without an output folder, or with options that have no effect.
 
     Raises:
         InputError: It lists all problems.

@@ -86,17 +86,17 @@ def test_flag_is_refused_before_anything_is_written(
 
 
 def test_flag_of_a_study_that_has_begun_is_kept(tmp_path: Path) -> None:
-    """Earlier versions let any study set replication_noncausal_pooling; such a study resumes."""
-    from studies.cli.requested_study import _new_start_problems
+    """A study that an earlier version began with replication_noncausal_pooling resumes."""
     from studies.files.folder_files import write_json
+    from studies.spec.points import new_start_problems
 
     arms = {"one": {"config": {"landmark_design": "global", "replication_noncausal_pooling": True}}}
     study = Study.from_dict({"definition": "own", "name": "own", "arms": arms})
-    assert len(_new_start_problems(study, tmp_path)) == 1
+    assert len(new_start_problems(study, None)) == 1
     folder = tmp_path / "studies" / "own"
     folder.mkdir(parents=True)
     write_json(folder / "study.json", study.to_dict(), "study")
-    assert _new_start_problems(study, tmp_path) == []
+    assert new_start_problems(study, folder) == []
 
 
 def test_unknown_flag_gets_the_nearest_name() -> None:
