@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from studies.analysis.comparisons import Comparison, stays_within
 from studies.spec.study import Study
-from studies.statistics.change import Change
+from studies.statistics.change import Change, effect_text, interval_text
 
 _SUBJECT = {
     "better": "{subject} helps.",
@@ -107,7 +107,7 @@ def _short(c: Comparison, *, alone: bool) -> str:
 
 def numbers(c: Comparison | Change) -> str:
     """Return a change with its interval, for example "−1.26 % PPL [−1.70, −0.83]"."""
-    return _minus(f"{c.change:+z.2f} % PPL [{c.low:+z.2f}, {c.high:+z.2f}]")
+    return _minus(interval_text(c.change, c.low, c.high, " % PPL"))
 
 
 def _scope(study: Study, c: Comparison) -> str:
@@ -165,7 +165,7 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     if len(comparisons) > _MOST_SENTENCES:
         ordered = sorted(comparisons, key=lambda c: c.smallest_visible)
         shown = [ordered[0], ordered[-1]]
-    each = [f"{c.smallest_visible:.2f} % for {c.arm} vs {c.reference}" for c in shown]
+    each = [f"{effect_text(c.smallest_visible)} % for {c.arm} vs {c.reference}" for c in shown]
     visible = (
         f"is {', '.join(each)}" if shown is comparisons else f"ranges from {' to '.join(each)}"
     )

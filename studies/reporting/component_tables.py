@@ -13,7 +13,7 @@ from studies.analysis.criteria import (
 )
 from studies.analysis.results import Results
 from studies.reporting.tables import Sheet, change_text
-from studies.statistics.change import Change
+from studies.statistics.change import Change, effect_text
 
 _COLUMNS = (
     "against",
@@ -72,7 +72,7 @@ def changes_sheet(results: Results) -> Sheet:
     """Return one row per comparison: its change and its outcome."""
     level = next((c.level for c in results.comparisons), 0.05)
     rows = [
-        (f"{c.arm} vs {c.reference}", change_text(c), c.outcome, f"{c.smallest_visible:.2f}")
+        (f"{c.arm} vs {c.reference}", change_text(c), c.outcome, effect_text(c.smallest_visible))
         for c in results.comparisons
     ]
     change = f"change [{100 * (1 - level):.3g} %]"

@@ -6,6 +6,7 @@ from studies.analysis.comparisons import stays_within
 from studies.analysis.verdict import listed, numbers
 from studies.reporting.figures.plots import value_text
 from studies.reporting.tables import Sheet
+from studies.statistics.change import interval_text
 from studies.trials.explanations import Effect, Explanation
 
 _CHANGE = "change, % [95 %]"
@@ -66,7 +67,7 @@ def _rows(e: Explanation, x: Effect) -> list[tuple[str, ...]]:
 
 def _cells(e: Explanation, x: Effect) -> tuple[str, str]:
     c = x.change
-    change = "" if c is None else f"{c.change:+z.2f} [{c.low:+z.2f}, {c.high:+z.2f}]"
+    change = "" if c is None else interval_text(c.change, c.low, c.high)
     return change, outcome(e, x)
 
 

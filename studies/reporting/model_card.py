@@ -14,6 +14,7 @@ from studies.analysis.comparisons import Comparison
 from studies.analysis.notes import repeated_faults, sees_future
 from studies.files.paths import without_folder
 from studies.reporting.winner_choice import Winner
+from studies.statistics.change import interval_text
 
 
 def model_card(winner: Winner, output: Path) -> str:
@@ -93,9 +94,9 @@ def _sentence(comparison: Comparison) -> str:
         if c.searches > 1
         else f"{c.seeds} paired seeds"
     )
+    change = interval_text(c.change, c.low, c.high, f" % PPL, {100 * (1 - c.level):g} % interval")
     return (
-        f"`{c.arm}` vs `{c.reference}`: {c.change:+.2f} % PPL, {100 * (1 - c.level):g} % interval "
-        f"[{c.low:+.2f}, {c.high:+.2f}], {seeds}, Holm p = {c.p_holm:.3g}; "
+        f"`{c.arm}` vs `{c.reference}`: {change}, {seeds}, Holm p = {c.p_holm:.3g}; "
         f"{c.outcome or c.decision}"
     )
 

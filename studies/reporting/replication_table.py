@@ -2,7 +2,7 @@
 
 from studies.analysis.replication import FaultEffect, Replicated
 from studies.reporting.tables import Sheet
-from studies.statistics.change import Change
+from studies.statistics.change import Change, interval_text
 
 
 def replication_sheet(measured: Replicated) -> Sheet:
@@ -36,6 +36,4 @@ def _row(effect: FaultEffect, count: int) -> tuple[str, ...]:
 
 
 def _text(change: Change | None) -> str:
-    return (
-        "" if change is None else f"{change.change:+z.2f} [{change.low:+z.2f}, {change.high:+z.2f}]"
-    )
+    return "" if change is None else interval_text(change.change, change.low, change.high)

@@ -7,7 +7,7 @@ from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results
 from studies.reporting.figures.plots import last, value_text
 from studies.spec.study import Study
-from studies.statistics.change import Change
+from studies.statistics.change import Change, effect_text, interval_text
 from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
 
@@ -60,7 +60,7 @@ def _ppl(value: float | None) -> str:
 
 def change_text(c: Comparison | Change | None) -> str:
     """Return a change with its interval; empty text for None."""
-    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}]" if c else ""
+    return interval_text(c.change, c.low, c.high, " %") if c else ""
 
 
 def many_references(results: Results) -> bool:
@@ -139,7 +139,7 @@ def comparisons_sheet(results: Results) -> Sheet:
             change_text(c.own_best),
             f"{c.p_value:.2g}",
             f"{c.p_holm:.2g}",
-            f"{c.smallest_visible:.2f}",
+            effect_text(c.smallest_visible),
             "" if c.parameters_per_percent is None else f"{c.parameters_per_percent:,.0f}",
             c.decision,
         )

@@ -1,9 +1,12 @@
-"""A change in perplexity with its interval."""
+"""A change in perplexity with its interval, and how both are written."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 Outcome = Literal["", "better", "worse", "equivalent", "undecided"]
+
+_USUAL, _MOST = 2, 5  # decimals of a percentage
 
 
 @dataclass(frozen=True)
@@ -23,3 +26,30 @@ class Change:
     high: float
     p_holm: float = 1.0
     outcome: Outcome = ""
+
+
+def interval_text(change: float, low: float, high: float, unit: str = "") -> str:
+    """Return a change in % with its interval, for example "-1.26 % PPL [-1.70, -0.83]".
+
+    An interval so short that two decimals would hide its width gets more of them.
+    """
+    return f"{change:+z.{_decimals(low, high)}f}{unit} {ends_text(low, high)}"
+
+
+def ends_text(low: float, high: float) -> str:
+    """Return the ends of an interval in %, for example "[-1.70, -0.83]"."""
+    decimals = _decimals(low, high)
+    return f"[{low:+z.{decimals}f}, {high:+z.{decimals}f}]"
+
+
+def effect_text(percent: float) -> str:
+    """Return the size of an effect in %, with a digit of it even when it is tiny."""
+    return f"{percent:.{_decimals(-percent, percent)}f}"
+
+
+def _decimals(low: float, high: float) -> int:
+    """Return how many decimals show at least one digit of half the interval's width."""
+    half = (high - low) / 2
+    if not math.isfinite(half) or half <= 0:
+        return _USUAL
+    return min(max(_USUAL, math.ceil(-math.log10(half))), _MOST)

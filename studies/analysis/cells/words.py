@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from studies.analysis.cells.boundaries import CellBoundaries
 from studies.analysis.verdict import numbers
+from studies.statistics.change import ends_text
 
 if TYPE_CHECKING:
     from studies.analysis.cells.across import AcrossComparison, PooledChange
@@ -48,7 +49,7 @@ def _heterogeneity(p: "PooledChange", cells: int) -> str:
         if p.q_p_value < _LEVEL
         else "Cells differ by no more than their noise explains"
     )
-    ends = f"[{p.prediction_low:+z.2f}, {p.prediction_high:+z.2f}]".replace("-", "\N{MINUS SIGN}")
+    ends = ends_text(p.prediction_low, p.prediction_high).replace("-", "\N{MINUS SIGN}")
     return f"{says} ({how}); another cell is expected within {ends} %."
 
 

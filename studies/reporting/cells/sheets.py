@@ -1,8 +1,8 @@
 """The tables of a report on several cells, and what their numbers rest on."""
 
 from studies.analysis.cells.across import Across, PooledChange
-from studies.reporting.tables import Sheet
-from studies.statistics.change import Change
+from studies.reporting.tables import Sheet, change_text
+from studies.statistics.change import Change, ends_text
 
 ASSUMPTIONS = (
     "Pooled: random effects (variance between cells after Paule and Mandel, interval after Hartung "
@@ -33,13 +33,13 @@ def effects_sheet(across: Across) -> Sheet:
 
 
 def _change(c: Change | None) -> str:
-    return f"{c.change:+z.2f} % [{c.low:+z.2f}, {c.high:+z.2f}] {c.outcome}" if c else ""
+    return f"{change_text(c)} {c.outcome}" if c else ""
 
 
 def _ends(pooled: PooledChange | None) -> str:
     if pooled is None:
         return ""
-    return f"[{pooled.prediction_low:+z.2f}, {pooled.prediction_high:+z.2f}]"
+    return ends_text(pooled.prediction_low, pooled.prediction_high)
 
 
 def _caption(across: Across) -> str:
