@@ -6,6 +6,7 @@ from pathlib import Path
 from hylorada import InputError
 from studies.analysis.cells.across import Across, across
 from studies.analysis.cells.reading import FinishedCell, read_cell
+from studies.process.listing import first_names
 from studies.process.options import Options
 from studies.reporting.cells.report import write_across
 from studies.spec.changes import differing
@@ -147,7 +148,6 @@ def _other_settings(found: Sequence[FinishedCell]) -> list[str]:
     for cell in found[1:]:
         fields = [n for n in differing(first.study.to_dict(), cell.study) if n not in _APART]
         if fields:
-            more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
-            listed = ", ".join(fields[:_MOST_NAMED]) + more
+            listed = first_names(fields, _MOST_NAMED)
             notes.append(f"{cell.label} differs from {first.label} in {listed}")
     return notes
