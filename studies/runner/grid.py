@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
 from rich.console import Console
 
 from hylorada import InputError
 from studies.analysis.cells.across import Across
 from studies.analysis.results import Results
-from studies.files.folder_files import STUDY, stored_study, study_lock, write_json
+from studies.files.folder_files import STUDY, hold_study, stored_study, write_json
 from studies.files.paths import without_folder
 from studies.process.environment import study_environment
 from studies.process.options import Options
@@ -230,11 +229,8 @@ def _locked(study: Study, folder: Path) -> Iterator[None]:
     Raises:
         InputError: another process runs it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = hold_study(folder, study.name)
     try:
-        with study_lock(folder):
-            yield
-    except Timeout as error:
-        raise InputError(
-            f"study {study.name!r} is being run by another process ({folder})"
-        ) from error
+        yield
+    finally:
+        lock.release()

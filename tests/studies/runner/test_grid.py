@@ -2,11 +2,13 @@
 
 import io
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from finished_folder import WIDE, finish
 from rich.console import Console
 
@@ -144,6 +146,15 @@ def test_grid_runs_in_one_process_at_a_time(run: _Runner, tmp_path: Path) -> Non
     ):
         _again(_study(), tmp_path)
     assert len(run.ran) == 2
+
+
+@pytest.mark.usefixtures("run")
+def test_grid_waits_for_a_command_that_holds_its_lock_for_a_moment(tmp_path: Path) -> None:
+    """As ``status`` does while it ends the MLflow runs of a dead process."""
+    lock = FileLock(tmp_path / "studies" / "wide" / "lock", thread_local=False)
+    lock.acquire()
+    threading.Timer(0.5, lock.release).start()
+    assert len(_again(_study(), tmp_path).ran) == 2
 
 
 def test_cells_to_resolve_share_the_time(
