@@ -22,8 +22,9 @@ from studies.runner.resolve import Budget, check_budget, resolve, with_looks
 from studies.runner.run import check_inputs, run_study
 from studies.spec.changes import changes, fewer
 from studies.spec.grid import Cell, cells
-from studies.spec.study import GROWING, Study
+from studies.spec.study import Study
 from studies.trials.records import check_kinds
+from studies.trials.study_folders import as_begun, study_folder
 
 _LEAST_SECONDS = 1e-3  # for a cell whose share of the time is used up: it adds no search
 RunCell = Callable[[Study, Options, Console], Results]
@@ -133,13 +134,9 @@ def _as_begun(cell: Cell, options: Options) -> Cell:
 
     A user can extend a single cell by its own name.
     """
-    path = options.study_folder(cell.study.name) / "study.json"
-    if not path.exists():
-        return cell
-    stored = stored_study(path)
-    larger = {n: max(stored[n], getattr(cell.study, n)) for n in GROWING}
-    looks = cell.study.looks or tuple(stored["looks"])
-    return Cell(cell.values, replace(cell.study, **larger, looks=looks))
+    folder = study_folder(options.storage, cell.study.name)
+    values = as_begun(cell.study.to_dict(), folder, asked_for=True)
+    return Cell(cell.values, Study.from_dict(values))
 
 
 def _check_cells(planned: Sequence[Cell], options: Options) -> None:
