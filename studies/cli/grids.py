@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.cli.options import run_options
+from studies.cli.stored_studies import note_running_again
 from studies.cli.study_runs import print_places, run_or_say_why
 from studies.files.folder_files import stored_study
 from studies.process.options import Options
@@ -48,6 +49,8 @@ def run_grid_and_print(
 def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:
     """Print the tables and findings of a grid that has been run.
 
+    A note names each cell that is running again.
+
     Returns:
         The exit code.
 
@@ -57,7 +60,10 @@ def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> i
     from studies.reporting.cells.report import print_across
     from studies.runner.cell_reports import report_grid
 
-    print_across(report_grid(study, Options(storage=args.storage)), args.json)
+    result = report_grid(study, Options(storage=args.storage))
+    for cell in result.cells:
+        note_running_again(folder.parent / cell.study, cell.study)
+    print_across(result, args.json)
     if not args.json and (folder / "report.html").exists():
         print(f"report: {folder / 'report.html'}")
     return 0
