@@ -65,7 +65,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     base = _base_values(args, file)
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)
-    if _names_seeds(base, values) and args.seeds is None:
+    if _seeds_follow(base, file, values, args):
         values.pop("seeds", None)
     return values, budget_problems(args.budget) + problems
 
@@ -81,7 +81,7 @@ def _changed(
     given = {name: getattr(args, name) for name in study_options()}
     values |= {name: value for name, value in given.items() if value is not None}
     values, problems = override(values, args.set)
-    assigned = {assignment.partition("=")[0].strip() for assignment in args.set}
+    assigned = _assigned(args)
     grid = values.get("grid")
     spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]
     problems += [
@@ -93,11 +93,28 @@ def _changed(
     return values, problems
 
 
-def _names_seeds(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Return whether the user has named seeds whose number takes the place of the base's."""
+def _assigned(args: argparse.Namespace) -> set[str]:
+    """Return the dotted names that ``--set`` assigns."""
+    return {assignment.partition("=")[0].strip() for assignment in args.set}
+
+
+def _seeds_follow(
+    base: Mapping[str, Any],
+    file: Mapping[str, Any],
+    values: Mapping[str, Any],
+    args: argparse.Namespace,
+) -> bool:
+    """Return whether the number of seeds follows from seeds that the user has named.
+
+    A number that is given too, on the command line or beside the names in the file, is checked
+    against them, even if it is that of the base.
+    """
     named = values.get("seed_list")
-    same_count = values.get("seeds") == base.get("seeds")
-    return bool(named) and named != base.get("seed_list") and same_count
+    if not named or named == base.get("seed_list"):
+        return False
+    in_file = "seeds" in file and file.get("seed_list") == named
+    given = args.seeds is not None or "seeds" in _assigned(args) or in_file
+    return not given and values.get("seeds") == base.get("seeds")
 
 
 def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[str, Any]:
