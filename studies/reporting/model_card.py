@@ -14,6 +14,7 @@ from studies.analysis.comparisons import Comparison
 from studies.analysis.notes import repeated_faults, sees_future
 from studies.files.paths import without_folder
 from studies.reporting.winner_choice import Winner
+from studies.spec.common_values import seed_name
 
 
 def model_card(winner: Winner, output: Path) -> str:
@@ -30,7 +31,7 @@ def model_card(winner: Winner, output: Path) -> str:
         f"# {study.name}: {arm.arm}",
         f"A HyLoRADA adapter for `{without_folder(study.model)}`, exported from a study with "
         f"`hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
-        f"confirm run `{run.name}` (paired seed {run.number}).",
+        f"confirm run `{run.name}` (paired seed {winner.seed}).",
         "## Result",
         _perplexities(winner),
         "\n".join(
@@ -104,7 +105,8 @@ def _training(winner: Winner, model: str) -> str:
     study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
     place = ", a local folder relative to this one" if os.path.isabs(study.model) else ""
     data = without_folder(study.data)
-    seeds = ", ".join(map(str, sorted(set(arm.seeds))))
+    named = (seed_name(study.seed_list, number) for number in sorted(set(arm.seeds)))
+    seeds = ", ".join(map(str, named))
     return _table(
         {
             "base": f"`{model}`{place}, {_base(winner)}, {study.dtype}",
@@ -112,7 +114,7 @@ def _training(winner: Winner, model: str) -> str:
             "block size": f"{study.block_size} tokens",
             "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} "
             f"blocks, learning rate {run.training['learning_rate']:g}",
-            "paired seeds": f"{seeds}; this one {run.number}; adapter's seed {run.seed}",
+            "paired seeds": f"{seeds}; this one {winner.seed}; adapter's seed {run.seed}",
             "trainable parameters": f"{arm.parameters:,}",
             "study": f"seed {study.seed}, fingerprint `{provenance['study_fingerprint']}`",
             "versions": _versions(provenance),

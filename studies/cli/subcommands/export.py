@@ -50,7 +50,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=int,
         metavar="N",
-        help="paired seed whose run to write; default: the first",
+        help="paired seed whose run to write, by its name if the study names its seeds "
+        "(--seed-list), or by its number from 0; default: the first",
     )
     parser.add_argument(
         "--output", type=folder, metavar="DIR", help="folder to write the adapter to"
