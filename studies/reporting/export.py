@@ -33,6 +33,7 @@ class _Recorded(TypedDict, total=False):
     block_size: int
     test_blocks: int
     spread_test: bool
+    padded_rows: bool
     dtype: Literal["float32", "bfloat16", "float64"]
 
 
@@ -219,6 +220,7 @@ def _record(winner: Winner, output: Path) -> dict[str, Any]:
         "run": winner.run.name,
         "seed": winner.seed,
         "test_ppl": winner.ppl,
+        "padded_rows": winner.on_padded_rows,
         "model": published_name(study.model, output),
         "data": published_name(study.data, output),
         "text_column": study.text_column,

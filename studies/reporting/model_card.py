@@ -80,10 +80,24 @@ def _perplexities(winner: Winner) -> str:
         warning += (
             f"**This adapter repeats faults of the published code**: {', '.join(faults)}.\n\n"
         )
+    runs = f"Mean over {len(arm.seeds)} paired runs: {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
+    if winner.on_padded_rows:
+        return f"{warning}{_on_padded_rows(winner)} {runs}"
     return (
         f"{warning}Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} "
-        f"({results.tokens:,} tokens). Mean over {len(arm.seeds)} paired runs: {arm.ppl:,.4f}, "
-        f"median {arm.ppl_median:,.4f}."
+        f"({results.tokens:,} tokens). {runs}"
+    )
+
+
+def _on_padded_rows(winner: Winner) -> str:
+    """Say what the perplexity of a run on padded rows is of, and what it can't be compared with."""
+    base_ppl = winner.results.base_ppl
+    base = f", as is that of the base alone, {base_ppl:,.4f}" if base_ppl is not None else ""
+    return (
+        f"Test perplexity of this adapter on padded rows: **{winner.ppl:,.4f}**. Such a row is one "
+        "paragraph, filled up with end-of-text tokens that count in the loss "
+        "(`replication_pads`). What `hylorada evaluate` measures is the perplexity on blocks of "
+        f"text{base}, and can't be compared with that on rows."
     )
 
 
@@ -169,6 +183,7 @@ def _loading(winner: Winner, model: str) -> str:
         )
         if there
     ]
+    measured = ", on blocks of text instead of padded rows" if winner.on_padded_rows else " again"
     note = (
         f"which has no {' and no '.join(left_out)} and so computes the LoRA part alone"
         if left_out
@@ -180,7 +195,7 @@ def _loading(winner: Winner, model: str) -> str:
             _code(ours),
             f"or with stock PEFT, {note}:",
             _code(stock),
-            "`hylorada evaluate --adapter .` measures the perplexity again.",
+            f"`hylorada evaluate --adapter .` measures the perplexity{measured}.",
         ]
     )
 

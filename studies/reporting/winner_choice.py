@@ -11,7 +11,7 @@ from studies.analysis.results import ArmResult, Results, load_records, read_resu
 from studies.files.folder_files import stored_study
 from studies.spec.common_values import seed_name
 from studies.spec.study import Study
-from studies.trials.messages import CHECKPOINT
+from studies.trials.messages import CHECKPOINT, split_for
 from studies.trials.records import Record
 
 
@@ -37,6 +37,11 @@ class Winner:
     def ppl(self) -> float:
         """Test perplexity of this run."""
         return self.arm.ppl_by_seed[run_names(self.arm).index(self.run.name)]
+
+    @property
+    def on_padded_rows(self) -> bool:
+        """Whether this run was trained and tested on padded rows instead of blocks of text."""
+        return split_for("test", self.run.training) != "test"
 
     @property
     def seed(self) -> int:

@@ -85,7 +85,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         record = export_winner(study, args.output, arm=args.arm, seed=args.seed)
         values |= {**record, "output": str(args.output)}
         if not args.json:
-            ppl = f"test PPL {record['test_ppl']:.4f}"
+            on = " on padded rows" if record["padded_rows"] else ""
+            ppl = f"test PPL {record['test_ppl']:.4f}{on}"
             print(f"{args.output}: {record['run']} of study {record['study']!r}, {ppl}")
     if args.json:
         print_json(values, indent=1)
