@@ -40,7 +40,7 @@ def test_card_of_another_arm_says_nothing_of_rows(tmp_path: Path) -> None:
     tokens = "base alone 31.5000 (372 tokens)."
     assert f"Test perplexity of this adapter: **{winner.ppl:,.4f}**, {tokens}" in card
     assert "`hylorada evaluate --adapter .` measures the perplexity again." in card
-    assert "rows" not in card
+    assert "padded rows" not in card
 
 
 def test_card_calls_seeds_by_their_names(tmp_path: Path) -> None:
