@@ -24,7 +24,9 @@ Use it to keep or publish the best adapter, and to write about a study.
              `hylorada evaluate --adapter DIR` measures it again
   --figures  figures/   each figure of the report as SVG and PDF; figures.tex includes them
              tables/    each table of the report as CSV and LaTeX (booktabs)
-             data/      arms, comparisons, all changes and all trials as CSV, at full precision
+             data/      arms, comparisons, all changes and all trials as CSV, at full precision;
+                        components and published claims too, where the study measures them
+             verdict    the verdict, recommendations and notes in Markdown
              methods    what was done, with settings and versions, in Markdown and LaTeX;
                         references.bib has the works that it cites
 
@@ -60,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--figures",
         type=folder,
         metavar="DIR",
-        help="folder to write figures, tables, numbers and methods to",
+        help="folder to write figures, tables, numbers, verdict and methods to",
     )
     add_storage(parser)
     add_json(parser)

@@ -1,4 +1,4 @@
-"""The figures, tables, numbers and methods of a study as a folder of files for a paper."""
+"""The figures, tables, numbers, verdict and methods of a study as a folder for a paper."""
 
 import re
 import unicodedata
@@ -13,6 +13,7 @@ from studies.reporting.figures.drawing import pdf_file, svg_file
 from studies.reporting.paper.data_files import data_files, sheet_csv
 from studies.reporting.paper.latex import latex_figure, latex_table
 from studies.reporting.paper.methods import write_methods
+from studies.reporting.paper.outcome import outcome_markdown
 from studies.reporting.sections import Picture, Table, sections
 from studies.spec.study import Study
 from studies.trials.records import Record
@@ -22,7 +23,7 @@ _LONGEST = 100  # characters of a file's name
 
 
 def write_kit(folder: Path, output: Path) -> list[str]:
-    """Write the figures, tables, numbers and methods of a finished study.
+    """Write the figures, tables, numbers, verdict and methods of a finished study.
 
     Equal studies give equal bytes. An earlier kit of the same study is replaced as a whole.
 
@@ -64,6 +65,7 @@ def kit_files(
         **_figure_files(pictures, label),
         **_table_files(tables, label),
         **{f"data/{name}": rows for name, rows in data_files(results, records, study).items()},
+        "verdict.md": _bytes(outcome_markdown(results)),
         "methods.md": _bytes(methods.markdown),
         "methods.tex": _bytes(methods.latex),
         "references.bib": _bytes(methods.bibtex),
