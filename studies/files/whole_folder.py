@@ -90,12 +90,12 @@ def _problem(folder: Path, owner: str) -> str | None:
     place = folder.resolve()
     if place in (Path.cwd(), *Path.cwd().parents) or os.path.ismount(place):
         return f"{name} can't be replaced while it is in use; name a new folder in it"
-    found = {str(p.relative_to(place)) for p in place.rglob("*") if _is_file(p)}
+    present = {str(p.relative_to(place)) for p in place.rglob("*") if _is_file(p)}
     study, written = _written(place)
-    if found and study != owner:
+    if present and study != owner:
         return f"{name} is not empty and holds no figures of study {owner!r}; name a new folder"
-    foreign = sorted(found - written.keys() - {_RECORD})
-    changed = [n for n in sorted(found & written.keys()) if _digest(place / n) != written[n]]
+    foreign = sorted(present - written.keys() - {_RECORD})
+    changed = [n for n in sorted(present & written.keys()) if _digest(place / n) != written[n]]
     if foreign or changed:
         what = f"files of yours ({first_names(foreign or changed, _SHOWN)})"
         return f"{name} holds {what}, which would be lost; move them, or name a new folder"

@@ -131,13 +131,13 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     Raises:
         InputError: It names each study that does not exist.
     """
-    found = {name: _named_study(name, storage) for name in names}
+    by_name = {name: _named_study(name, storage) for name in names}
     known = stored_names(storage)
     hints = {name: nearest(name, known) if known else "there is none" for name in names}
-    if lost := [name for name in names if found[name] is None]:
+    if lost := [name for name in names if by_name[name] is None]:
         raise InputError([f"no study {name!r} has been run; {hints[name]}" for name in lost])
     folders: list[Path] = []
-    for folder in (found[name] for name in names):
+    for folder in (by_name[name] for name in names):
         assert folder is not None
         grid = stored_grid(folder)
         folders += [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
