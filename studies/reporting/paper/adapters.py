@@ -17,7 +17,7 @@ _DESIGNS = {
     "far",
     "attention": "in every layer, as trained keys and values with a softmax of their own",
 }
-_SPACINGS = {"log": "of logarithmic width", "linear": "of equal width"}
+_SPACINGS = {"log": " and logarithmic widths", "linear": " and equal widths"}
 _STARTS = {
     "log": "start at the edges of logarithmic buckets",
     "uniform": "start evenly spaced",
@@ -141,8 +141,8 @@ def _buckets(study: Study, arms: Sequence[str]) -> list[str]:
     }
     sentences = []
     if of_kind["fixed"]:
-        spacing = _SPACINGS.get(shared_fields(study, of_kind["fixed"]).get("bucket_spacing", ""))
-        sentences.append(f"Fixed buckets have hard edges{f' and are {spacing}' * bool(spacing)}.")
+        spacing = shared_fields(study, of_kind["fixed"]).get("bucket_spacing", "")
+        sentences.append(f"Fixed buckets have hard edges{_SPACINGS.get(spacing, '')}.")
     if soft := [kind for kind in kinds[1:] if of_kind[kind]]:
         sentences += _soft_buckets(study, soft, [a for kind in soft for a in of_kind[kind]])
     if of_kind["learnable"]:

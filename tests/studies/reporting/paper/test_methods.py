@@ -189,7 +189,7 @@ _STUDY_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
     "trials": (3, {}),
     "train_blocks": (500, {}),
     "epochs": (3, {}),
-    "eval_every": (50, {}),
+    "eval_every": (50, {"grace_steps": 100}),
     "eval_blocks": (12, {}),
     "test_blocks": (40, {}),
     "sampler": ("random", {"arms": {"a": {"space": {"r": {"choice": [4, 8]}}}}}),
