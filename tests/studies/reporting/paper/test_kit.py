@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -125,6 +126,27 @@ def test_figures_are_included_with_captions_and_labels(kit: dict[str, bytes]) ->
     assert len(set(labels)) == len(included)
     for caption in re.findall(r"\\caption\{(.*)\}$", source, re.MULTILINE):
         assert "Hover" not in plain(caption)
+
+
+_PACKAGES = "geometry,booktabs,adjustbox,longtable,xcolor,graphicx"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_whole_kit_compiles_within_the_margins(kit: dict[str, bytes], tmp_path: Path) -> None:
+    for name, content in kit.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    tables = sorted(name for name in kit if name.startswith("tables/") and name.endswith(".tex"))
+    inputs = ["methods.tex", *tables, "figures.tex"]
+    body = "".join(f"\\input{{{name}}}\\clearpage\n" for name in inputs)
+    cited = "\\bibliographystyle{plain}\\bibliography{references}"
+    opening = f"\\documentclass{{article}}\\usepackage{{{_PACKAGES}}}\\begin{{document}}"
+    (tmp_path / "page.tex").write_text(f"{opening}\n{body}{cited}\\end{{document}}")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:]
+    beyond = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", done.stdout)
+    assert [points for points in beyond if float(points) > 10] == []
 
 
 def test_equal_studies_give_equal_bytes_in_other_processes(odd: Any, tmp_path: Path) -> None:
