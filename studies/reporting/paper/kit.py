@@ -20,6 +20,7 @@ from studies.trials.records import Record
 
 Item = TypeVar("Item", Picture, Table)
 _LONGEST = 100  # characters of a file's name
+_FLUSHED = 12  # figures, after which all are set: LaTeX holds few that wait for a page
 
 
 def write_kit(folder: Path, output: Path) -> list[str]:
@@ -101,7 +102,9 @@ def _figure_files(pictures: Mapping[str, Picture], label: str) -> dict[str, byte
         files[f"figures/{name}.pdf"] = pdf_file(picture.figure)
         place = f"figures/{name}.pdf"
         included.append(latex_figure(place, picture.caption, label=f"fig:{label}-{name}"))
-    return {**files, "figures.tex": _bytes("\n".join(included))}
+    groups = [included[i : i + _FLUSHED] for i in range(0, len(included), _FLUSHED)]
+    source = "\\clearpage\n".join("\n".join(group) for group in groups)
+    return {**files, "figures.tex": _bytes(source)}
 
 
 def _table_files(tables: Mapping[str, Table], label: str) -> dict[str, bytes]:

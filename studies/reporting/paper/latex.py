@@ -76,6 +76,7 @@ _GREEK_CAPITALS = {"gamma", "delta", "theta", "lamda", "xi", "pi", "sigma", "phi
 _NEGATIVE = re.compile(r"(?<![\w.)\]-])-(?=[\d.]|nan|inf)")
 _LONG = 45  # rows above which a table may break across pages
 _SHRUNK = "\\begin{adjustbox}{max width=\\textwidth}"
+_FITTED = "width=\\textwidth,height=0.8\\textheight,keepaspectratio"
 _WIDE = 90  # characters that fit a page of text, about
 _LEAST_SCALE = 0.7  # a table that would have to be shrunk further is set in parts
 
@@ -120,7 +121,7 @@ def _greek(c: str) -> str:
 
 
 def latex_figure(path: str, caption: str, *, label: str) -> str:
-    """Return a figure environment that includes a file over the width of the text.
+    """Return a figure environment that includes a file, as large as fits the page with a caption.
 
     Args:
         path: Path of the file.
@@ -130,7 +131,7 @@ def latex_figure(path: str, caption: str, *, label: str) -> str:
     lines = (
         "\\begin{figure}[tbp]",
         "\\centering",
-        f"\\includegraphics[width=\\textwidth]{{{path}}}",
+        f"\\includegraphics[{_FITTED}]{{{path}}}",
         f"\\caption{{{latex_text(caption)}}}",
         f"\\label{{{label}}}",
         "\\end{figure}",

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from latex_reader import plain, plain_prose, read_table
 from made_records import named, record, study
+from matplotlib.figure import Figure
 
 from studies.analysis.results import Results
 from studies.cli.commands import main
-from studies.reporting.paper.kit import kit_files
+from studies.reporting.paper.kit import _figure_files, kit_files
 from studies.reporting.sections import Picture, Table, sections
 
 _ODD_FIGURES = {
@@ -119,7 +120,7 @@ def test_names_that_latex_would_read_as_commands_come_through(tmp_path: Path) ->
 
 def test_figures_are_included_with_captions_and_labels(kit: dict[str, bytes]) -> None:
     source = kit["figures.tex"].decode()
-    included = re.findall(r"\\includegraphics\[width=\\textwidth\]\{(.*?)\}", source)
+    included = re.findall(r"\\includegraphics\[.*?\]\{(.*?)\}", source)
     assert sorted(included) == sorted(n for n in kit if n.endswith(".pdf"))
     labels = re.findall(r"\\label\{(.*?)\}", source)
     assert "fig:etude-1-2-comparisons" in labels
@@ -129,6 +130,15 @@ def test_figures_are_included_with_captions_and_labels(kit: dict[str, bytes]) ->
 
 
 _PACKAGES = "geometry,booktabs,adjustbox,longtable,xcolor,graphicx"
+
+
+def test_many_figures_are_set_in_groups_that_latex_can_hold() -> None:
+    """It stops at 19 figures that wait for a page."""
+    figure = Figure()
+    pictures = {f"p{n}": Picture(f"p{n}", figure, "") for n in range(30)}
+    source = _figure_files(pictures, "own")["figures.tex"].decode()
+    groups = source.split("\\clearpage\n")
+    assert [group.count("\\begin{figure}") for group in groups] == [12, 12, 6]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")

@@ -133,7 +133,8 @@ def test_signs_beyond_ascii_have_commands(text: str, latex: str) -> None:
 
 def test_figure_has_caption_and_label() -> None:
     source = latex_figure("figures/x.pdf", "50 % of a_b", label="fig:x")
-    assert r"\includegraphics[width=\textwidth]{figures/x.pdf}" in source
+    size = r"width=\textwidth,height=0.8\textheight,keepaspectratio"
+    assert rf"\includegraphics[{size}]{{figures/x.pdf}}" in source
     assert "\\caption{50 \\% of a\\_b}\n\\label{fig:x}\n\\end{figure}\n" in source
 
 
