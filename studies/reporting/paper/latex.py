@@ -79,6 +79,7 @@ _SHRUNK = "\\begin{adjustbox}{max width=\\textwidth}"
 _FITTED = "width=\\textwidth,height=0.8\\textheight,keepaspectratio"
 _WIDE = 90  # characters that fit a page of text, about
 _LEAST_SCALE = 0.7  # a table that would have to be shrunk further is set in parts
+_SMALL = 1.2  # times as many characters fit a page in the size of parts, ``\\footnotesize``
 
 
 def latex_text(text: str) -> str:
@@ -159,16 +160,19 @@ def latex_table(sheet: Sheet, *, title: str, label: str) -> str:
     plain, rows = (across if turned else grid), _styled_rows(sheet, turned)
     alignment = _alignment(sheet, len(rows[0]), turned)
     parts = _parts(plain, shrinkable=len(rows) <= _LONG)
-    tables = [_Part(alignment, rows, part, _width(_chosen(plain, part)) > _WIDE) for part in parts]
+    most = _WIDE if len(parts) == 1 else _SMALL * _WIDE
+    tables = [_Part(alignment, rows, part, _width(_chosen(plain, part)) > most) for part in parts]
     caption = latex_text(f"{title}. {sheet.caption}".strip())
     place = f"\\caption{{{caption}}}\n\\label{{{label}}}"
     colored = ["xcolor"] if sheet.faint else []
     if len(rows) * len(tables) > _LONG:
         return _needs("booktabs", "longtable", *colored) + _long(place, tables)
     shrunk = ["adjustbox"] if any(part.wide for part in tables) else []
+    size = "\\footnotesize\n" if len(parts) > 1 else ""
     body = "\n\\medskip\n\n".join(part.tabular() for part in tables)
     needs = _needs("booktabs", *shrunk, *colored)
-    return f"{needs}\\begin{{table}}[tbp]\n\\centering\n{place}\n{body}\\end{{table}}\n"
+    opening = f"\\begin{{table}}[tbp]\n\\centering\n{place}\n\n\\medskip\n{size}"
+    return f"{needs}{opening}{body}\\end{{table}}\n"
 
 
 def _needs(*packages: str) -> str:
@@ -188,7 +192,7 @@ def _parts(grid: Sequence[tuple[str, ...]], *, shrinkable: bool) -> list[list[in
         return [every]
     parts = [every[:2]]
     for column in every[2:]:
-        if _width(_chosen(grid, [*parts[-1], column])) <= _WIDE:
+        if _width(_chosen(grid, [*parts[-1], column])) <= _SMALL * _WIDE:
             parts[-1].append(column)
         else:
             parts.append([0, column])
@@ -249,7 +253,8 @@ class _Part:
 
 def _long(place: str, parts: Sequence[_Part]) -> str:
     """Return parts as tables that break across pages and share one number and caption."""
-    return "".join(part.longtable("" if n else place) for n, part in enumerate(parts))
+    tables = "".join(part.longtable("" if n else place) for n, part in enumerate(parts))
+    return f"\\begingroup\\footnotesize\n{tables}\\endgroup\n" if len(parts) > 1 else tables
 
 
 def _grid(sheet: Sheet) -> list[tuple[str, ...]]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from studies.analysis.results import Results
 
-_MARKUP = re.compile(r"([\\`*_\[\]<>#])")
+# Signs that Markdown would read as markup where they stand: a_b and "p < 0.05" are plain text.
+_MARKUP = re.compile(r"([\\`*]|(?<!\w)_|_(?!\w)|<(?=\S)|\](?=[(\[]))")
 
 
 def outcome_markdown(results: Results) -> str:

@@ -11,16 +11,16 @@ from studies.reporting.paper.outcome import outcome_markdown
 def test_all_sentences_of_the_report_are_there(odd: Any) -> None:
     results = replace(
         odd.results,
-        verdict="It helps.",
-        notes=("a_b* diverged", "two\nlines"),
+        verdict="It helps: p < 0.05 [0, 1].",
+        notes=("_a_b* <b> [x](y) diverged", "two\nlines"),
         recommendations=("Lowest PPL: fixed.",),
         earlier=("It is undecided.",),
         next_step=NextStep("A", None, None, "Scenario A.", "hylorada run x --storage /my/runs"),
     )
     assert outcome_markdown(results) == (
-        "# étude 学 1\\_2\n\nIt helps.\n\nScenario A.\n\n"
+        "# étude 学 1_2\n\nIt helps: p < 0.05 [0, 1].\n\nScenario A.\n\n"
         "## By use\n\n- Lowest PPL: fixed.\n\n"
-        "## Notes\n\n- a\\_b\\* diverged\n- two lines\n\n"
+        "## Notes\n\n- \\_a_b\\* \\<b> [x\\](y) diverged\n- two lines\n\n"
         "## Earlier verdicts, oldest first\n\n- It is undecided.\n"
     )
 
