@@ -11,9 +11,8 @@ from studies.analysis.confirm_losses import NO_MARGIN, ConfirmLosses, Floats
 from studies.spec.study import Study
 from studies.statistics import comparison as method
 from studies.statistics.change import Change, Outcome
-from studies.statistics.decision import parameters_per_percent, within_margin
+from studies.statistics.decision import level_per_look, parameters_per_percent, within_margin
 from studies.statistics.differences import Differences, paired
-from studies.statistics.looks import level_per_look
 from studies.statistics.positions import by_position
 from studies.statistics.power import needed
 from studies.statistics.profile import ArmProfile, OwnBest, depends_on_rate, own_best

@@ -106,14 +106,14 @@ def components_of(
 
 def stability_of(runs: Iterable[Record]) -> Stability:
     """Return how steadily an arm's confirm runs trained, at all factors of the learning rate."""
-    judged = found = diverged = 0
+    judged = spiked = diverged = 0
     for run in runs:
         losses = [r.metrics["train/nll"] for r in run.reports if "train/nll" in r.metrics]
         lost = run.state == "diverged"
         judged += lost or len(losses) >= JUDGED_FROM
         diverged += lost
-        found += spikes(losses)
-    return Stability(judged, found, diverged)
+        spiked += spikes(losses)
+    return Stability(judged, spiked, diverged)
 
 
 def component(c: Comparison, extra: int, own: Stability, reference: Stability) -> Component:

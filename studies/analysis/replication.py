@@ -55,6 +55,7 @@ class Replicated:
         protocol: The change with all faults, as it was published.
         faults: Effect of each fault; p-values are adjusted over all faults of the claim.
         says: Which faults could turn no difference into the published figures.
+        note: Why some effects are missing; empty if none is.
     """
 
     claim: str
@@ -65,6 +66,7 @@ class Replicated:
     protocol: Change
     faults: tuple[FaultEffect, ...]
     says: str
+    note: str = ""
 
 
 def replicated(losses: ConfirmLosses, base_ppl: float | None) -> tuple[Replicated, ...]:
@@ -151,8 +153,20 @@ def _measure(measured: _Measured, base_ppl: float | None) -> Replicated | None:
     ]
     effects = [_with_shares(e, claim.published) for e in _adjusted(effects)]
     fields = (claim.title, claim.family, claim.reference, claim.published)
-    says = _says(effects, claim.published)
-    return Replicated(*fields, clean.change(), protocol.change(), tuple(effects), says)
+    says, note = _says(effects, claim.published), _unpaired(clean, protocol)
+    return Replicated(*fields, clean.change(), protocol.change(), tuple(effects), says, note)
+
+
+def _unpaired(clean: _Parts, protocol: _Parts) -> str:
+    """Say why blocks of text and padded rows can't be paired; empty if they can."""
+    blocks, rows = clean.by_search[0].shape[1], protocol.by_search[0].shape[1]
+    if blocks == rows:
+        return ""
+    return (
+        f"Effects between blocks of text and padded rows are not measured: the test split has "
+        f"{blocks:,} blocks and {rows:,} rows, and they are paired. Set test_blocks to at most "
+        f"{min(blocks, rows):,}."
+    )
 
 
 def _of_fault(measured: _Measured, fault: str, clean: _Parts, protocol: _Parts) -> FaultEffect:

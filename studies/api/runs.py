@@ -19,7 +19,7 @@ from studies.analysis.cells.across import Across
 from studies.api.definitions import definitions
 from studies.api.study_results import StudyResults, load_results
 from studies.files.folder_files import stored_study
-from studies.files.paths import anywhere
+from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.progress.display import in_notebook
 from studies.reporting.terminal import Terminal
@@ -28,7 +28,7 @@ from studies.spec.changes import fewer
 from studies.spec.overrides import merge
 from studies.spec.points import new_start_problems
 from studies.spec.study import GROWING, Study
-from studies.trials.study_folders import find_study, named_studies, study_folder
+from studies.trials.study_folders import as_begun, find_study, named_studies, study_folder
 
 if TYPE_CHECKING:
     from studies.search.ledger import Callbacks
@@ -156,15 +156,8 @@ def _checked(study: Study, options: Options) -> Study:
     Raises:
         InputError: It lists all problems.
     """
-    values: dict[str, Any] = study.to_dict()
-    for field in ("model", "data"):
-        if isinstance(values[field], str):
-            values[field] = anywhere(values[field], folder=field == "model")
     folder = study_folder(options.storage, study.name)
-    stored = stored_study(folder / "study.json") if folder else None
-    if stored is not None:
-        values |= {name: max(values[name], stored[name]) for name in GROWING}
-        values["looks"] = values["looks"] or stored["looks"]  # each has its share of the level
+    values = as_begun(with_absolute_paths(study.to_dict()), folder, asked_for=True)
     checked = Study.from_dict(values)
     problems = new_start_problems(checked, folder)
     if checked.grid:

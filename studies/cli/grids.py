@@ -1,13 +1,13 @@
 """What commands do for a grid: run it, print its report, and tell how far its cells have come."""
 
 import argparse
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.cli.options import run_options
-from studies.cli.study_runs import run_or_say_why
+from studies.cli.stored_studies import note_running_again
+from studies.cli.study_runs import print_places, run_or_say_why
 from studies.files.folder_files import stored_study
 from studies.process.options import Options
 from studies.spec.study import Study
@@ -39,10 +39,7 @@ def run_grid_and_print(
 
     def show() -> None:
         print_across(result, args.json)
-        if not args.json:
-            storage = shlex.quote(str(args.storage))
-            report = options.study_folder(study.name) / "report.html"
-            print(f"report: {report}   MLflow: hylorada ui --storage {storage}")
+        print_places(options.study_folder(study.name), args)
 
     printing(show)
     crashed = [tell_failures(options.study_folder(cell.study)) for cell in result.cells]
@@ -51,6 +48,8 @@ def run_grid_and_print(
 
 def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:
     """Print the tables and findings of a grid that has been run.
+
+    A note names each cell that is running again.
 
     Returns:
         The exit code.
@@ -61,7 +60,10 @@ def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> i
     from studies.reporting.cells.report import print_across
     from studies.runner.cell_reports import report_grid
 
-    print_across(report_grid(study, Options(storage=args.storage)), args.json)
+    result = report_grid(study, Options(storage=args.storage))
+    for cell in result.cells:
+        note_running_again(folder.parent / cell.study, cell.study)
+    print_across(result, args.json)
     if not args.json and (folder / "report.html").exists():
         print(f"report: {folder / 'report.html'}")
     return 0

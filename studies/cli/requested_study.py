@@ -5,7 +5,6 @@ It is a definition or a study that has been run, changed by a file and by option
 
 import argparse
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ from hylorada import InputError, nearest
 from studies.api.definitions import definitions
 from studies.cli.options import study_options
 from studies.files.folder_files import stored_study
-from studies.files.paths import anywhere
+from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.spec.fields import GRID_AXES
 from studies.spec.grid import cells
-from studies.spec.study import FREE, Study
-from studies.trials.study_folders import stored_names, study_folder
+from studies.spec.study import Study
+from studies.trials.study_folders import as_begun, stored_names, study_folder
 
 
 def checked_study(args: argparse.Namespace, options: Options | None = None) -> Study:
@@ -37,7 +36,7 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
     values: dict[str, Any] = {}
     try:
         values, problems = _study_values(args)
-        _find_paths(values)
+        values = with_absolute_paths(values)
         study = Study.from_dict(values)
         problems += new_start_problems(study, study_folder(args.storage, study.name))
         if study.grid:
@@ -53,18 +52,6 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
     return study
 
 
-def _find_paths(values: dict[str, Any]) -> None:
-    """Replace each name of a base or text that exists here as a path by an absolute path."""
-    for name in ("model", "data"):
-        find = partial(anywhere, folder=name == "model")
-        if isinstance(values.get(name), str):
-            values[name] = find(values[name])
-        grid = values.get("grid")
-        if isinstance(grid, Mapping) and isinstance(spanned := grid.get(name), list):
-            found = [find(v) if isinstance(v, str) else v for v in spanned]
-            values["grid"] = {**grid, name: found}
-
-
 def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Return the plain values of the requested study, and the problems with ``--set``.
 
@@ -78,7 +65,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     base = _base_values(args, file)
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)
-    if _names_seeds(base, values) and args.seeds is None:
+    if _seeds_follow(base, file, values, args):
         values.pop("seeds", None)
     return values, budget_problems(args.budget) + problems
 
@@ -94,7 +81,7 @@ def _changed(
     given = {name: getattr(args, name) for name in study_options()}
     values |= {name: value for name, value in given.items() if value is not None}
     values, problems = override(values, args.set)
-    assigned = {assignment.partition("=")[0].strip() for assignment in args.set}
+    assigned = _assigned(args)
     grid = values.get("grid")
     spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]
     problems += [
@@ -106,11 +93,28 @@ def _changed(
     return values, problems
 
 
-def _names_seeds(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Return whether the user has named seeds whose number takes the place of the base's."""
+def _assigned(args: argparse.Namespace) -> set[str]:
+    """Return the dotted names that ``--set`` assigns."""
+    return {assignment.partition("=")[0].strip() for assignment in args.set}
+
+
+def _seeds_follow(
+    base: Mapping[str, Any],
+    file: Mapping[str, Any],
+    values: Mapping[str, Any],
+    args: argparse.Namespace,
+) -> bool:
+    """Return whether the number of seeds follows from seeds that the user has named.
+
+    A number that is given too, on the command line or beside the names in the file, is checked
+    against them, even if it is that of the base.
+    """
     named = values.get("seed_list")
-    same_count = values.get("seeds") == base.get("seeds")
-    return bool(named) and named != base.get("seed_list") and same_count
+    if not named or named == base.get("seed_list"):
+        return False
+    in_file = "seeds" in file and file.get("seed_list") == named
+    given = args.seeds is not None or "seeds" in _assigned(args) or in_file
+    return not given and values.get("seeds") == base.get("seeds")
 
 
 def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,7 +127,8 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
         )
     stored = study_folder(args.storage, name)
     if name in known:
-        begun = _as_begun(known[name].values, study_folder(args.storage, args.name or name))
+        folder = study_folder(args.storage, args.name or name)
+        begun = as_begun(known[name].values, folder, asked_for=False)
         return _matching(begun, file, args.config)
     if stored is None and not args.study and "arms" in file:
         return file  # the file is a definition of its own
@@ -131,22 +136,6 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
         hint = nearest(name, [*known, *stored_names(args.storage)])
         raise InputError(f"unknown study {name!r}; {hint}")
     return _matching(stored_study(stored / "study.json"), file, args.config)
-
-
-def _as_begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
-    """Return a definition with what a study of it in a folder has changed.
-
-    The same command then resumes that study. Its counts stay as large as they are, and a study from
-    before arms shared a space stays as it was.
-    """
-    if folder is None:
-        return definition
-    stored = stored_study(folder / "study.json")
-    if stored["definition"] != definition["definition"]:
-        return definition
-    if not stored["common"]["space"] and definition["common"]["space"]:
-        return stored
-    return {**definition, **{k: stored[k] for k in FREE if k != "subject"}}
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

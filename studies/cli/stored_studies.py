@@ -36,10 +36,15 @@ def open_finished_study(args: argparse.Namespace) -> Path:
     """
     folder = open_study(args)
     require_results(folder, args.study)
+    note_running_again(folder, args.study)
+    return folder
+
+
+def note_running_again(folder: Path, name: str) -> None:
+    """Print a note if a study has begun to run again since its results were written."""
     if is_running_again(folder):
         print(
-            f"hylorada: note: study {args.study!r} is running again, or was interrupted since; "
+            f"hylorada: note: study {name!r} is running again, or was interrupted since; "
             "these are its earlier results",
             file=sys.stderr,
         )
-    return folder

@@ -6,6 +6,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hylorada import InputError
@@ -46,13 +47,18 @@ def run_and_print(
 
     def show() -> None:
         print_results(results, args.json)
-        if not args.json:
-            storage = shlex.quote(str(args.storage))
-            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {storage}")
+        print_places(folder, args)
 
     printing(show)
     crashed = tell_failures(folder)
     return 3 if crashed or not results.arms else 0
+
+
+def print_places(folder: Path, args: argparse.Namespace) -> None:
+    """Print where the report of a study or grid is and how to see its runs, unless as JSON."""
+    if not args.json:
+        storage = shlex.quote(str(args.storage))
+        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {storage}")
 
 
 def train_and_print(study: Study, args: argparse.Namespace, console: "Console") -> int:

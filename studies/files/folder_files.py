@@ -13,7 +13,7 @@ from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hylorada import InputError
 from hylorada.runtime.atomic_files import replace_file
@@ -36,6 +36,7 @@ _BEFORE_SEARCHES = {  # values for studies that were run before these fields exi
     "looks": [],
     "spread_test": False,
 }
+_LOCK_S = 5.0  # `status` holds the lock while it ends the MLflow runs of a dead process
 # Pauses between tries: long enough for a hiccup of a file share, short enough for a full disk.
 _PAUSES_S = (0.5, 2.0, 8.0)
 
@@ -43,6 +44,25 @@ _PAUSES_S = (0.5, 2.0, 8.0)
 def study_lock(folder: Path) -> FileLock:
     """Return the lock held by the process that runs a folder's study; acquiring it doesn't wait."""
     return FileLock(folder / "lock", timeout=0)
+
+
+def hold_study(folder: Path, name: str) -> FileLock:
+    """Acquire the lock of a study to run it, and return it.
+
+    Args:
+        folder: folder of the study, created if it is missing.
+        name: name of the study.
+
+    Raises:
+        InputError: another process runs the study.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = study_lock(folder)
+    try:
+        lock.acquire(timeout=_LOCK_S)
+    except Timeout as error:
+        raise InputError(f"study {name!r} is being run by another process ({folder})") from error
+    return lock
 
 
 def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:

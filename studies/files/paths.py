@@ -3,7 +3,10 @@
 import errno
 import os
 import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 
@@ -58,6 +61,24 @@ def anywhere(name: str, *, folder: bool = False) -> str:
     path = os.path.expanduser(name)  # leaves the name of an unknown user as it is
     here = os.path.isdir(path) if folder else os.path.exists(path)
     return os.path.abspath(path) if here and name not in (TINY, SMOLLM2, *TEXTS, "") else name
+
+
+def with_absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's plain values, in which every base and text is valid in any working folder.
+
+    Args:
+        values: fields of a study, or what a user has given for them.
+    """
+    result = dict(values)
+    for name in ("model", "data"):
+        find = partial(anywhere, folder=name == "model")
+        if isinstance(result.get(name), str):
+            result[name] = find(result[name])
+        grid = result.get("grid")
+        if isinstance(grid, Mapping) and isinstance(spanned := grid.get(name), list):
+            paths = [find(v) if isinstance(v, str) else v for v in spanned]
+            result["grid"] = {**grid, name: paths}
+    return result
 
 
 def without_folder(name: str) -> str:

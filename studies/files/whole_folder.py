@@ -11,6 +11,7 @@ from pathlib import Path
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
 from studies.files.paths import path_problem
+from studies.process.listing import first_names
 
 _RECORD = "files.json"  # which files were written, their checksums, and for which study
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # from Linux's fcntl.h and fs.h
@@ -89,14 +90,14 @@ def _problem(folder: Path, owner: str) -> str | None:
     place = folder.resolve()
     if place in (Path.cwd(), *Path.cwd().parents) or os.path.ismount(place):
         return f"{name} can't be replaced while it is in use; name a new folder in it"
-    found = {str(p.relative_to(place)) for p in place.rglob("*") if _is_file(p)}
+    present = {str(p.relative_to(place)) for p in place.rglob("*") if _is_file(p)}
     study, written = _written(place)
-    if found and study != owner:
+    if present and study != owner:
         return f"{name} is not empty and holds no figures of study {owner!r}; name a new folder"
-    foreign = sorted(found - written.keys() - {_RECORD})
-    changed = [n for n in sorted(found & written.keys()) if _digest(place / n) != written[n]]
+    foreign = sorted(present - written.keys() - {_RECORD})
+    changed = [n for n in sorted(present & written.keys()) if _digest(place / n) != written[n]]
     if foreign or changed:
-        what = f"files of yours ({_listed(foreign or changed)})"
+        what = f"files of yours ({first_names(foreign or changed, _SHOWN)})"
         return f"{name} holds {what}, which would be lost; move them, or name a new folder"
     return None
 
@@ -115,11 +116,6 @@ def _is_file(path: Path) -> bool:
 
 def _digest(path: Path) -> str:
     return digest(path.read_bytes())
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -33,6 +33,7 @@ class _Recorded(TypedDict, total=False):
     block_size: int
     test_blocks: int
     spread_test: bool
+    padded_rows: bool
     dtype: Literal["float32", "bfloat16", "float64"]
 
 
@@ -50,7 +51,7 @@ def export_winner(
             is replaced.
         arm: Arm whose winner is exported; None takes the arm of lowest mean validation NLL over
             the confirm runs, because the test split must judge the choice, not make it.
-        seed: Number of the paired seed; None takes the first.
+        seed: Paired seed, by name if the study names its seeds, or by number; None takes the first.
 
     Returns:
         The content of ``export.json``.
@@ -217,8 +218,9 @@ def _record(winner: Winner, output: Path) -> dict[str, Any]:
         "arm": winner.arm.arm,
         "trial": winner.run.winner,
         "run": winner.run.name,
-        "seed": winner.run.number,
+        "seed": winner.seed,
         "test_ppl": winner.ppl,
+        "padded_rows": winner.on_padded_rows,
         "model": published_name(study.model, output),
         "data": published_name(study.data, output),
         "text_column": study.text_column,

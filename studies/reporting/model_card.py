@@ -14,6 +14,7 @@ from studies.analysis.comparisons import Comparison
 from studies.analysis.notes import repeated_faults, sees_future
 from studies.files.paths import without_folder
 from studies.reporting.winner_choice import Winner
+from studies.spec.common_values import seed_name
 from studies.statistics.change import interval_text
 
 
@@ -31,7 +32,7 @@ def model_card(winner: Winner, output: Path) -> str:
         f"# {study.name}: {arm.arm}",
         f"A HyLoRADA adapter for `{without_folder(study.model)}`, exported from a study with "
         f"`hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
-        f"confirm run `{run.name}` (paired seed {run.number}).",
+        f"confirm run `{run.name}` (paired seed {winner.seed}).",
         "## Result",
         _perplexities(winner),
         "\n".join(
@@ -80,10 +81,24 @@ def _perplexities(winner: Winner) -> str:
         warning += (
             f"**This adapter repeats faults of the published code**: {', '.join(faults)}.\n\n"
         )
+    runs = f"Mean over {len(arm.seeds)} paired runs: {arm.ppl:,.4f}, median {arm.ppl_median:,.4f}."
+    if winner.on_padded_rows:
+        return f"{warning}{_on_padded_rows(winner)} {runs}"
     return (
         f"{warning}Test perplexity of this adapter: **{winner.ppl:,.4f}**{base} "
-        f"({results.tokens:,} tokens). Mean over {len(arm.seeds)} paired runs: {arm.ppl:,.4f}, "
-        f"median {arm.ppl_median:,.4f}."
+        f"({results.tokens:,} tokens). {runs}"
+    )
+
+
+def _on_padded_rows(winner: Winner) -> str:
+    """Say what the perplexity of a run on padded rows is of, and what it can't be compared with."""
+    base_ppl = winner.results.base_ppl
+    base = f", as is that of the base alone, {base_ppl:,.4f}" if base_ppl is not None else ""
+    return (
+        f"Test perplexity of this adapter on padded rows: **{winner.ppl:,.4f}**. Such a row is one "
+        "paragraph, filled up with end-of-text tokens that count in the loss "
+        "(`replication_pads`). What `hylorada evaluate` measures is the perplexity on blocks of "
+        f"text{base}, and can't be compared with that on rows."
     )
 
 
@@ -105,7 +120,8 @@ def _training(winner: Winner, model: str) -> str:
     study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
     place = ", a local folder relative to this one" if os.path.isabs(study.model) else ""
     data = without_folder(study.data)
-    seeds = ", ".join(map(str, sorted(set(arm.seeds))))
+    named = (seed_name(study.seed_list, number) for number in sorted(set(arm.seeds)))
+    seeds = ", ".join(map(str, named))
     return _table(
         {
             "base": f"`{model}`{place}, {_base(winner)}, {study.dtype}",
@@ -113,7 +129,7 @@ def _training(winner: Winner, model: str) -> str:
             "block size": f"{study.block_size} tokens",
             "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} "
             f"blocks, learning rate {run.training['learning_rate']:g}",
-            "paired seeds": f"{seeds}; this one {run.number}; adapter's seed {run.seed}",
+            "paired seeds": f"{seeds}; this one {winner.seed}; adapter's seed {run.seed}",
             "trainable parameters": f"{arm.parameters:,}",
             "study": f"seed {study.seed}, fingerprint `{provenance['study_fingerprint']}`",
             "versions": _versions(provenance),
@@ -168,6 +184,7 @@ def _loading(winner: Winner, model: str) -> str:
         )
         if there
     ]
+    measured = ", on blocks of text instead of padded rows" if winner.on_padded_rows else " again"
     note = (
         f"which has no {' and no '.join(left_out)} and so computes the LoRA part alone"
         if left_out
@@ -179,7 +196,7 @@ def _loading(winner: Winner, model: str) -> str:
             _code(ours),
             f"or with stock PEFT, {note}:",
             _code(stock),
-            "`hylorada evaluate --adapter .` measures the perplexity again.",
+            f"`hylorada evaluate --adapter .` measures the perplexity{measured}.",
         ]
     )
 

@@ -14,7 +14,7 @@ def replication_sheet(measured: Replicated) -> Sheet:
         f"without any fault: {_text(measured.clean)}; as published, with all of them: "
         f"{_text(measured.protocol)}. 'Alone' switches a fault on where all else is right, 'off' "
         "switches it off in the published protocol; for one seed, both say how far chance takes "
-        f"the difference of two runs. {measured.says}"
+        f"the difference of two runs. {measured.says}{measured.note and ' '}{measured.note}"
     )
     return Sheet(
         ("fault", "switched on alone", "switched off alone", *shares),

@@ -197,11 +197,11 @@ def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: st
     of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
     runs = [r for w in of_arm for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
     runs = runs or [w.record for w in of_arm]
-    shifts = plots.boundary_shifts(runs, study.block_size, color)
+    shifts = plots.boundary_shifts(runs, study.block_size, color, study.seed_list)
     if shifts is None:
         return Section("", ())
     caption = f"Boundaries from start (hollow) to end (filled) of training. {_moved(runs)}"
-    paths = plots.boundary_paths(runs, study.block_size, color)
+    paths = plots.boundary_paths(runs, study.block_size, color, study.seed_list)
     over = "Boundaries over the steps of each run, sorted."
     name = f"boundaries of {arm}"
     pictures = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results
 from studies.reporting.figures.plots import last, value_text
+from studies.spec.common_values import seed_name
 from studies.spec.study import Study
 from studies.statistics.change import Change, effect_text, interval_text
 from studies.trials.records import Record, records_of
@@ -235,7 +236,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
             r.stage if study.finalists > 1 else "",
             str(r.search) if study.searches > 1 else "",
             f"{r.factor:g}" if len(study.factors) > 1 else "",
-            str(r.number),
+            str(seed_name(study.seed_list if r.stage == "confirm" else (), r.number)),
             _ppl(last(r, "test/ppl")),
             _ppl(last(r, "eval/ppl")),
             r.state,

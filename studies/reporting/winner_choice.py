@@ -9,8 +9,9 @@ from hylorada import InputError, nearest
 from studies.analysis.notes import repeated_faults, sees_future
 from studies.analysis.results import ArmResult, Results, load_records, read_results
 from studies.files.folder_files import stored_study
+from studies.spec.common_values import seed_name
 from studies.spec.study import Study
-from studies.trials.messages import CHECKPOINT
+from studies.trials.messages import CHECKPOINT, split_for
 from studies.trials.records import Record
 
 
@@ -37,6 +38,16 @@ class Winner:
         """Test perplexity of this run."""
         return self.arm.ppl_by_seed[run_names(self.arm).index(self.run.name)]
 
+    @property
+    def on_padded_rows(self) -> bool:
+        """Whether this run was trained and tested on padded rows instead of blocks of text."""
+        return split_for("test", self.run.training) != "test"
+
+    @property
+    def seed(self) -> int:
+        """Paired seed of this run: its name if the study names its seeds, or its number."""
+        return seed_name(self.study.seed_list, self.run.number)
+
 
 def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
     """Return the confirm run of an arm and seed, of that arm's best search.
@@ -44,7 +55,8 @@ def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
     Args:
         folder: Folder of the study.
         arm: Name of the arm; None chooses the arm of lowest mean validation NLL.
-        seed: Number of the paired seed; None chooses the lowest.
+        seed: Paired seed, by name if the study names its seeds, or by number; None chooses the
+            first.
 
     Raises:
         InputError: The arm or seed is unknown, no arm has finished, or the checkpoint is missing.
@@ -66,14 +78,14 @@ def find_winner(folder: Path, arm: str | None, seed: int | None) -> Winner:
         if arm is not None
         else min(honest, key=lambda a: _mean_nll(run_names(a), records))
     )
-    names = _best_search(chosen, records)
-    number = min(names) if seed is None else seed
-    if number not in names:
+    finished = _best_search(chosen, records)
+    runs = {seed_name(study.seed_list, number): finished[number] for number in sorted(finished)}
+    name = next(iter(runs.values())) if seed is None else runs.get(seed)
+    if name is None:
         raise InputError(
-            f"seed {number} of arm {chosen.arm!r} has not finished; "
-            f"one of: {', '.join(map(str, names))}"
+            f"seed {seed} of arm {chosen.arm!r} has not finished; "
+            f"one of: {', '.join(map(str, runs))}"
         )
-    name = names[number]
     run = records.get(name)
     checkpoint = folder / "trials" / name / CHECKPOINT
     if run is None or not checkpoint.is_file():

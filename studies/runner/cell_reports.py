@@ -6,6 +6,7 @@ from pathlib import Path
 from hylorada import InputError
 from studies.analysis.cells.across import Across, across
 from studies.analysis.cells.reading import FinishedCell, read_cell
+from studies.process.listing import first_names
 from studies.process.options import Options
 from studies.reporting.cells.report import write_across
 from studies.spec.changes import differing
@@ -77,14 +78,14 @@ def compare_studies(folders: Sequence[Path]) -> tuple[Across, list[FinishedCell]
     """
     _refuse_few(folders)
     shown = [f.name if [g.name for g in folders].count(f.name) == 1 else str(f) for f in folders]
-    found, problems = _read_all(list(zip(folders, shown, strict=True)))
+    finished, problems = _read_all(list(zip(folders, shown, strict=True)))
     if problems:
         raise InputError(problems)
-    pairs, notes = _common_pairs(found)
-    if problems := _other_methods(found, dict.fromkeys(arm for pair in pairs for arm in pair)):
+    pairs, notes = _common_pairs(finished)
+    if problems := _other_methods(finished, dict.fromkeys(arm for pair in pairs for arm in pair)):
         raise InputError(problems)
-    name = f"comparison of {len(found)} studies"
-    return across(name, found, pairs, [*notes, *_other_settings(found)]), found
+    name = f"comparison of {len(finished)} studies"
+    return across(name, finished, pairs, [*notes, *_other_settings(finished)]), finished
 
 
 def _refuse_few(folders: Sequence[Path]) -> None:
@@ -102,19 +103,19 @@ def _refuse_few(folders: Sequence[Path]) -> None:
         raise InputError(f"a study must not be given twice: {', '.join(sorted(repeated))}")
 
 
-def _common_pairs(found: Sequence[FinishedCell]) -> tuple[list[tuple[str, str]], list[str]]:
+def _common_pairs(finished: Sequence[FinishedCell]) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the comparisons that all studies have, and a note on each that some lack.
 
     Raises:
         InputError: there is no such comparison.
     """
-    by_study = [[(c.arm, c.reference) for c in cell.results.comparisons] for cell in found]
+    by_study = [[(c.arm, c.reference) for c in cell.results.comparisons] for cell in finished]
     every = dict.fromkeys(pair for pairs in by_study for pair in pairs)
     common = [pair for pair in every if all(pair in pairs for pairs in by_study)]
     if not common:
         lines = [
             f"study {cell.label!r} compares {_listed(pairs)}"
-            for cell, pairs in zip(found, by_study, strict=True)
+            for cell, pairs in zip(finished, by_study, strict=True)
         ]
         raise InputError(["the studies have no comparison of arms in common", *lines])
     left_out = [pair for pair in every if pair not in common]
@@ -126,10 +127,10 @@ def _listed(pairs: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{arm} vs {reference}" for arm, reference in pairs) or "nothing"
 
 
-def _other_methods(found: Sequence[FinishedCell], arms: Iterable[str]) -> list[str]:
+def _other_methods(finished: Sequence[FinishedCell], arms: Iterable[str]) -> list[str]:
     """Return a problem for each arm whose fixed fields differ between studies."""
-    first, problems = found[0], []
-    for cell in found[1:]:
+    first, problems = finished[0], []
+    for cell in finished[1:]:
         for arm in arms:
             ours, theirs = (dict(c.study.arms[arm].config) for c in (first, cell))
             keys = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
@@ -141,13 +142,12 @@ def _other_methods(found: Sequence[FinishedCell], arms: Iterable[str]) -> list[s
     return problems
 
 
-def _other_settings(found: Sequence[FinishedCell]) -> list[str]:
+def _other_settings(finished: Sequence[FinishedCell]) -> list[str]:
     """Return a note on each study whose settings differ, beyond text, base and block size."""
-    first, notes = found[0], []
-    for cell in found[1:]:
+    first, notes = finished[0], []
+    for cell in finished[1:]:
         fields = [n for n in differing(first.study.to_dict(), cell.study) if n not in _APART]
         if fields:
-            more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
-            listed = ", ".join(fields[:_MOST_NAMED]) + more
+            listed = first_names(fields, _MOST_NAMED)
             notes.append(f"{cell.label} differs from {first.label} in {listed}")
     return notes

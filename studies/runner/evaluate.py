@@ -31,6 +31,7 @@ class Request:
         model_config_fingerprint: fingerprint of that base's config.json; None if unknown.
         data_fingerprint: fingerprint of the text that the adapter was trained on, if the measured
             text should be the same; else None.
+        padded_rows: whether the adapter's study trained and tested it on padded rows.
     """
 
     adapter: Path | None = None
@@ -46,14 +47,14 @@ class Request:
     model_fingerprint: str | None = None
     model_config_fingerprint: str | None = None
     data_fingerprint: str | None = None
+    padded_rows: bool = False
 
     @classmethod
     def options(cls) -> list[str]:
         """Return the names of the fields that are options of the command line."""
         names = [f.name for f in dataclasses.fields(cls)]
-        return [
-            n for n in names if n not in ("adapter", "spread") and not n.endswith("_fingerprint")
-        ]
+        others = ("adapter", "spread", "padded_rows")
+        return [n for n in names if n not in others and not n.endswith("_fingerprint")]
 
     @classmethod
     def of(cls, adapter: Path | None, options: Mapping[str, Any]) -> Self:
@@ -69,6 +70,7 @@ class Request:
         adapter = adapter.expanduser()
         record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
+        taken += ["padded_rows"]
         if "data" not in given:
             taken += ["data", "data_fingerprint", "text_column", "document_separator"]
         known = {name: record[name] for name in taken if name in record}
@@ -171,7 +173,7 @@ def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
 
 
 def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
-    """Return notes if base or text differ from the adapter's study, which may be intended."""
+    """Return notes if base, text or rows differ from the adapter's study; some may be intended."""
     parts = (
         ("another base", request.model_fingerprint, base.fingerprint),
         (
@@ -181,8 +183,13 @@ def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
         ),
         ("another text", request.data_fingerprint, text),
     )
-    return [
+    others = [
         f"the adapter was trained on {what}: fingerprint {then}, this one has {now}"
         for what, then, now in parts
         if then not in (None, now)
     ]
+    pads = (
+        "the adapter was trained and tested on padded rows (replication_pads); these are blocks of "
+        "text, so the perplexity is another than its model card's"
+    )
+    return [*others, *([pads] if request.padded_rows else [])]

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
 from rich.console import Console
 
 from hylorada import InputError
 from studies.analysis.cells.across import Across
 from studies.analysis.results import Results
-from studies.files.folder_files import STUDY, stored_study, study_lock, write_json
+from studies.files.folder_files import STUDY, hold_study, stored_study, write_json
 from studies.files.paths import without_folder
 from studies.process.environment import study_environment
 from studies.process.options import Options
@@ -23,8 +22,9 @@ from studies.runner.resolve import Budget, check_budget, resolve, with_looks
 from studies.runner.run import check_inputs, run_study
 from studies.spec.changes import changes, fewer
 from studies.spec.grid import Cell, cells
-from studies.spec.study import GROWING, Study
+from studies.spec.study import Study
 from studies.trials.records import check_kinds
+from studies.trials.study_folders import as_begun, study_folder
 
 _LEAST_SECONDS = 1e-3  # for a cell whose share of the time is used up: it adds no search
 RunCell = Callable[[Study, Options, Console], Results]
@@ -134,13 +134,9 @@ def _as_begun(cell: Cell, options: Options) -> Cell:
 
     A user can extend a single cell by its own name.
     """
-    path = options.study_folder(cell.study.name) / "study.json"
-    if not path.exists():
-        return cell
-    stored = stored_study(path)
-    larger = {n: max(stored[n], getattr(cell.study, n)) for n in GROWING}
-    looks = cell.study.looks or tuple(stored["looks"])
-    return Cell(cell.values, replace(cell.study, **larger, looks=looks))
+    folder = study_folder(options.storage, cell.study.name)
+    values = as_begun(cell.study.to_dict(), folder, asked_for=True)
+    return Cell(cell.values, Study.from_dict(values))
 
 
 def _check_cells(planned: Sequence[Cell], options: Options) -> None:
@@ -230,11 +226,8 @@ def _locked(study: Study, folder: Path) -> Iterator[None]:
     Raises:
         InputError: another process runs it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = hold_study(folder, study.name)
     try:
-        with study_lock(folder):
-            yield
-    except Timeout as error:
-        raise InputError(
-            f"study {study.name!r} is being run by another process ({folder})"
-        ) from error
+        yield
+    finally:
+        lock.release()

@@ -19,11 +19,12 @@ from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import unwritable
 from studies.tracking.services import service_for
-from studies.trials.messages import split_for
+from studies.trials.messages import LAST_SPLIT, split_for
 
 # Key of the validation blocks for `explain`. If there are enough blocks that the search has not
 # evaluated trials on, it holds only those.
-EXPLAIN = "explain"
+EXPLAIN = LAST_SPLIT["explain"]
+_PADS = {"replication_pads": True}
 _FEWEST_UNSEEN = 20  # blocks; with fewer no correlation can be measured
 _MOST_SEATS = 1024
 _LONG = 1000  # characters per token; a text with more for each token of a block surely has a block
@@ -40,7 +41,8 @@ class Material:
         separator: separator between documents.
         text_notes: lines for the user that describe what was read.
         test_documents: the document in which each test block begins; None if the text has none.
-        unseen: whether no trial of the search is evaluated on the blocks of ``explain``.
+        unseen: which of the blocks for ``explain``, those of text and padded rows, no trial of the
+            search is evaluated on.
     """
 
     blocks: Mapping[str, Any]
@@ -48,7 +50,7 @@ class Material:
     separator: str = "eos"
     text_notes: Sequence[str] = ()
     test_documents: Any = None
-    unseen: bool = False
+    unseen: frozenset[str] = frozenset()
 
     def settled(self, study: Study) -> Study:
         """Return the study with all that the text decides, so that it resumes with it.
@@ -99,8 +101,7 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
             "there are blocks; set defaults.max_steps instead"
         )
     if rows:
-        pads = {"replication_pads": True}
-        blocks |= {split_for(s, pads): b for s, b in _limited(study, rows).items()}
+        blocks |= {split_for(s, _PADS): b for s, b in _limited(study, rows).items()}
     if problems:
         raise InputError(problems)
     train = blocks["train"]
@@ -115,7 +116,7 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         text.separator,
         (*notes, *budget_notes(study, train, whole["train"].num_blocks)),
         _test_documents(study, whole["test"], tokenizer.eos_token_id),
-        unseen=_unseen(study, whole["validation"]) is not None,
+        unseen=_unseen_names(study, whole, rows),
     )
 
 
@@ -275,6 +276,18 @@ def _unseen(study: Study, validation: Any) -> Any:
     """Return the validation blocks that no trial of the search reads; None if they are too few."""
     rest = validation.after(study.eval_blocks) if study.eval_blocks else None
     return rest if rest is not None and rest.num_blocks >= _FEWEST_UNSEEN else None
+
+
+def _unseen_names(
+    study: Study, whole: Mapping[str, Any], rows: Mapping[str, Any]
+) -> frozenset[str]:
+    """Return the names of the blocks and rows for `explain` that no trial of the search reads."""
+    kinds = {EXPLAIN: whole, split_for(EXPLAIN, _PADS): rows}
+    return frozenset(
+        name
+        for name, splits in kinds.items()
+        if splits and _unseen(study, splits["validation"]) is not None
+    )
 
 
 def _attempt(problems: list[str], function: Any, *arguments: Any, **options: Any) -> Any:

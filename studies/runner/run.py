@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -79,12 +79,20 @@ def explain_study(
         ``report.html``.
 
     Raises:
-        InputError: bad input, before anything is trained.
+        InputError: bad input, or too few padded rows, before anything is trained.
         StudyStopped: storage, processes or machines keep the command from continuing; its state is
             saved.
         KeyboardInterrupt: the user or the system has ended the process; the state is saved.
     """
-    with _prepare(study, options, console, trains=True) as opened:
+
+    def check(material: "Material") -> None:
+        from studies.analysis.results import load_records
+        from studies.search.explain import make_plan, refuse_seen_rows
+
+        records = load_records(options.study_folder(study.name))
+        refuse_seen_rows(make_plan(study, records, request).winner, material.unseen)
+
+    with _prepare(study, options, console, trains=True, check=check) as opened:
         from studies.search.explain import explain_winner
 
         return explain_winner(opened, request)
@@ -114,6 +122,7 @@ def _prepare(
     console: Console,
     *,
     trains: bool = False,
+    check: "Callable[[Material], None] | None" = None,
     callbacks: "Callbacks | None" = None,
 ) -> Iterator["OpenStudy"]:
     """Check and prepare all inputs, and keep the study open inside this context.
@@ -123,6 +132,7 @@ def _prepare(
         options: where to run.
         console: console for notes and progress.
         trains: whether there is something to train even if the study has results.
+        check: raises for inputs that what is trained can't use, before the study is opened.
         callbacks: functions of the calling program; None for none.
     """
     with _faults_as_stops(), ExitStack() as stack:
@@ -137,6 +147,8 @@ def _prepare(
         from studies.search.stages import results_so_far
 
         material = prepare(study, options, devices.join if options.address else None)
+        if check is not None:
+            check(material)
         store = _open_store(stack, study, options, material, console)
         if results_so_far(store) is None:
             # From here on a host loads the base, while MLflow creates its tables.

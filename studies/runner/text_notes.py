@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from studies.process.listing import first_names
 from studies.spec.study import Study
 
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ def _origin(source: "SplitSource") -> str:
     """Return the files, the number of rows, and how many of these were dropped."""
     files, parts = source.files, []
     if files:
-        more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
-        parts.append(", ".join(files[:_MOST_NAMED]) + more)
+        parts.append(first_names(files, _MOST_NAMED))
     if source.rows > len(files):
         parts.append(f"{source.rows:,} rows")
     if source.empty:

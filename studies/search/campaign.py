@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from studies.process.listing import first_names
 from studies.search.ledger import Ledger, Stage
 from studies.search.pruners import make_pruner
 from studies.spec.study import Study
@@ -15,6 +16,8 @@ from studies.trials.records import Record, optuna_name, ranked
 from studies.trials.reruns import confirm_records, select_records
 from studies.trials.store import Store
 from studies.trials.winners import Winner, best_block, counting, wanted_runs, winners
+
+_MOST_NAMED = 6  # winners, in the line that announces the confirm stage
 
 
 class Search(Stage):
@@ -232,7 +235,7 @@ class Campaign:
         store, panel, title = self._ledger.store, self._ledger.panel, self._stage.title
         if title == "confirm":
             best = [w.record.name for w in winners(store.study, store.records).values()]
-            panel.say(f"confirm: {', '.join(best)} x {_times(store.study)}")
+            panel.say(f"confirm: {first_names(best, _MOST_NAMED)} x {_times(store.study)}")
         ended = sum(r.state != "running" for r in counting(store.study, store.records, title))
         panel.begin(title, ended + self._stage.remaining())
 

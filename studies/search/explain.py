@@ -1,7 +1,7 @@
 """The work of ``hylorada explain``: training to find out why a winner differs from the defaults."""
 
 import json
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from studies.spec.common_values import common_values, rerun_seeds
 from studies.spec.study import Study
 from studies.trials.ablation import Move, Point, neighbours, path
 from studies.trials.explanations import Effect, Explanation, write_explanation
+from studies.trials.messages import LAST_SPLIT, split_for
 from studies.trials.records import Record, planned_trials, records_of
 from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import Winner, winners
@@ -126,6 +127,34 @@ def plan_records(study: Study, plan: Plan) -> list[Record]:
     ]
 
 
+def refuse_seen_rows(winner: Winner, unseen: Collection[str]) -> None:
+    """Raise if a winner would be explained on padded rows that its search has read.
+
+    Blocks of text that the search has read are used where there are too few others, and the
+    explanation says so. Padded rows only show what a fault of the published code does, so they are
+    not.
+
+    Args:
+        winner: the winner to explain.
+        unseen: names of the blocks and rows that the search has not read.
+
+    Raises:
+        InputError: there are too few other rows.
+    """
+    split = _last_split(winner)
+    if split != LAST_SPLIT["explain"] and split not in unseen:
+        raise InputError(
+            f"arm {winner.record.arm!r} is evaluated on padded rows (replication_pads), and the "
+            "search has left too few of those of the validation split unread to explain it on "
+            "others; use a study with a smaller eval_blocks, or more text"
+        )
+
+
+def _last_split(winner: Winner) -> str:
+    """Return the name of the blocks or rows that a winner is explained on."""
+    return split_for(LAST_SPLIT["explain"], winner.record.training)
+
+
 def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
     """Train the configurations of a plan, then write the explanation and the report with it.
 
@@ -144,7 +173,8 @@ def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
     if any(r.name not in store.records for r in records):
         say(opened.console, f"explain: {_describe(plan)}")
     search_and_confirm(opened, records)
-    explanation = explanation_of(plan, store, unseen=opened.material.unseen)
+    unseen = _last_split(plan.winner) in opened.material.unseen
+    explanation = explanation_of(plan, store, unseen=unseen)
     explanation = replace(explanation, provenance=opened.material.provenance)
     write_explanation(store.folder, explanation)
     results = results_so_far(store)

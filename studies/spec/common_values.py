@@ -3,7 +3,7 @@
 Every arm gets the same draw.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,20 @@ def rerun_seeds(study: Study, stage: str, search: int, number: int) -> tuple[int
     place = [search] if search else []
     adapter_seed = derive_seed(study.seed, stage, *place, number)
     return adapter_seed, derive_seed(study.seed, f"{stage} data", *place, number)
+
+
+def seed_name(named: Sequence[int], number: int) -> int:
+    """Return what users call a paired seed: its name if the study names its seeds, or its number.
+
+    Args:
+        named: the study's ``seed_list``.
+        number: number of the seed, from 0.
+
+    Example:
+        >>> seed_name((42, 123), 1), seed_name((), 1)
+        (123, 1)
+    """
+    return named[number] if number < len(named) else number
 
 
 def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:

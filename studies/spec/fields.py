@@ -195,16 +195,16 @@ def grid_problems(grid: Any) -> list[str]:
     """Return what is wrong with the values that a study spans."""
     if not isinstance(grid, Mapping):
         return [f"grid must map {', '.join(GRID_AXES)} to lists of values, got {grid!r}"]
-    problems = [
+    by_axis = [
         _axis_problem(axis, values)
         if axis in GRID_AXES
         else f"grid: unknown field {axis!r}; {nearest(str(axis), GRID_AXES)}"
         for axis, values in grid.items()
     ]
-    found = [p for p in problems if p is not None]
-    if not found and (count := math.prod(map(len, grid.values()))) > _MOST_CELLS:
-        found.append(f"grid has {count} cells, at most {_MOST_CELLS}")
-    return found
+    problems = [p for p in by_axis if p is not None]
+    if not problems and (count := math.prod(map(len, grid.values()))) > _MOST_CELLS:
+        problems.append(f"grid has {count} cells, at most {_MOST_CELLS}")
+    return problems
 
 
 def _axis_problem(axis: str, values: Any) -> str | None:

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import optuna
-from filelock import Timeout
 
 from hylorada import InputError
 from studies.files.folder_files import (
     STUDY,
     append_line,
+    hold_study,
     read_json,
     stored_study,
-    study_lock,
     write_atomically,
     write_json,
 )
@@ -44,7 +43,6 @@ from studies.trials.records import (
     trial_name,
 )
 
-_LOCK_S = 5.0  # `status` holds the lock while it ends the MLflow runs of a dead process
 _INPUTS = "inputs"  # owner of the checksum of inputs.json
 
 
@@ -62,15 +60,8 @@ class Store:
 
     def __init__(self, folder: Path, study: Study) -> None:
         check_kinds(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.study = folder, study
-        self._lock = study_lock(folder)
-        try:
-            self._lock.acquire(timeout=_LOCK_S)
-        except Timeout as error:
-            raise InputError(
-                f"study {study.name!r} is being run by another process ({folder})"
-            ) from error
+        self._lock = hold_study(folder, study.name)
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know about the state of the folder
         self._optuna = OptunaStudies(folder, study, self.notes.append)

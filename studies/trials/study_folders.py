@@ -1,13 +1,14 @@
 """The folders of studies that have been run."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hylorada import InputError, nearest
 from studies.files.folder_files import require_kinds, require_readable, stored_study
 from studies.spec.grid import cells
-from studies.spec.study import Study
+from studies.spec.study import FREE, GROWING, Study
 
 
 def study_folder(storage: Path, name: str) -> Path | None:
@@ -48,6 +49,37 @@ def find_study(storage: Path, name: str) -> Path:
         raise InputError(f"no study {name!r} has been run; {hint}")
     check_kinds(folder)
     return folder
+
+
+def as_begun(
+    values: Mapping[str, Any], folder: Path | None, *, asked_for: bool
+) -> Mapping[str, Any]:
+    """Return a study's values with what the study in a folder keeps, so that it resumes.
+
+    A study that has been begun keeps its counts where they are larger, and the looks that it has
+    declared, because they share the level. The values of a definition, which no user has asked for,
+    give way to all that a study may change freely, and to the whole study if it was begun before
+    arms shared a space.
+
+    Args:
+        values: Plain values of a study.
+        folder: Folder of the study; None if it has not been begun.
+        asked_for: Whether a user has asked for these values; otherwise they are a definition's,
+            which are changed later.
+    """
+    if folder is None:
+        return values
+    stored = stored_study(folder / "study.json")
+    if asked_for:
+        larger = {name: max(values[name], stored[name]) for name in GROWING}
+        if values["seed_list"]:  # decides the number of seeds
+            del larger["seeds"]
+        return {**values, **larger, "looks": values["looks"] or stored["looks"]}
+    if stored["definition"] != values["definition"]:
+        return values
+    if not stored["common"]["space"] and values["common"]["space"]:
+        return stored
+    return {**values, **{name: stored[name] for name in FREE if name != "subject"}}
 
 
 def is_running_again(folder: Path) -> bool:
@@ -99,13 +131,13 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     Raises:
         InputError: It names each study that does not exist.
     """
-    found = {name: _named_study(name, storage) for name in names}
+    by_name = {name: _named_study(name, storage) for name in names}
     known = stored_names(storage)
     hints = {name: nearest(name, known) if known else "there is none" for name in names}
-    if lost := [name for name in names if found[name] is None]:
+    if lost := [name for name in names if by_name[name] is None]:
         raise InputError([f"no study {name!r} has been run; {hints[name]}" for name in lost])
     folders: list[Path] = []
-    for folder in (found[name] for name in names):
+    for folder in (by_name[name] for name in names):
         assert folder is not None
         grid = stored_grid(folder)
         folders += [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]

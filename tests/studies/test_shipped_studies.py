@@ -10,21 +10,27 @@ from study_runs import run_cli
 import studies
 from studies.api.definitions import definitions
 from studies.cli.commands import main
+from studies.files.folder_files import stored_study
+from studies.spec.grid import cells
 from studies.spec.points import notes, start_problems
 from studies.spec.study import Study
 
 NAMES = sorted(p.stem for p in Path(studies.__path__[0]).glob("[a-z]*.py"))
 _SMALL = (
-    *("--block-size=32", "--trials=1", "--searches=2", "--seeds=1", "--set=profile=[1.0]"),
+    *("--trials=1", "--searches=2", "--seeds=1", "--set=profile=[1.0]"),
     *("--set=defaults.max_steps=8", "--set=eval_every=1", "--set=grace_steps=0"),
     *("--set=eval_blocks=4", "--set=test_blocks=20"),
 )
 _FEW_BUCKETS = "--set=defaults.num_buckets=8"  # blocks of 32 tokens hold no 32 log buckets
-_SEARCHED = {
-    "learnable_bucketing": (
-        "--set=arms.fixed.space.num_buckets.choice=[4, 8]",
-        "--set=arms.learnable.space.num_buckets.choice=[4, 8]",
-    ),
+_SHORT = "--block-size=32"
+_FEW_SEARCHED = (
+    "--set=arms.fixed.space.num_buckets.choice=[4, 8]",
+    "--set=arms.learnable.space.num_buckets.choice=[4, 8]",
+)
+_CHANGES = {
+    "learnable_bucketing": (_SHORT, *_FEW_SEARCHED),
+    "context_length": ("--set=grid.block_size=[32, 48]", *_FEW_SEARCHED),
+    "texts": ("--set=grid.data=[pydocs, pydocstrings]", _SHORT, *_FEW_SEARCHED),
 }
 
 every_study = pytest.mark.parametrize("name", NAMES)
@@ -84,16 +90,26 @@ def test_show_prints_the_study(
 @every_study
 def test_study_trains_and_reports(name: str, toy_model: str, tmp_path: Path) -> None:
     place = (f"--model={toy_model}", f"--storage={tmp_path}")
-    changes = (*_SMALL, _FEW_BUCKETS, *_SEARCHED.get(name, ()))
+    changes = (*_SMALL, _FEW_BUCKETS, *_CHANGES.get(name, (_SHORT,)))
     done = run_cli("run", name, *place, *changes, timeout=900)
     assert done.code == 0, done.err
-    results = json.loads((tmp_path / "studies" / name / "results.json").read_text())
-    study = Study.from_dict(definitions()[name].values)
+    folder = tmp_path / "studies" / name
+    study = Study.from_dict(stored_study(folder / "study.json"))
+    assert all(arm in done.out for arm in study.arms)
+    if study.grid:
+        assert (folder / "report.html").exists()
+        for cell in cells(study):
+            _reports_every_arm(cell.study, folder.parent / cell.study.name)
+        return
+    _reports_every_arm(study, folder)
+    assert "These intervals hold for the arms as methods" in " ".join(done.out.split())
+
+
+def _reports_every_arm(study: Study, folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text())
     assert [a["arm"] for a in results["arms"]] == list(study.arms)
     pairs = [(c["arm"], c["reference"]) for c in results["comparisons"]]
     assert pairs == list(study.comparisons)
     components = [(c["arm"], c["reference"]) for c in results["components"]]
     assert components == (pairs if study.criteria else [])
     assert all(c["stable"] in ("yes", "no") for c in results["components"])
-    assert "These intervals hold for the arms as methods" in " ".join(done.out.split())
-    assert all(arm in done.out for arm in study.arms)

@@ -52,7 +52,8 @@ class ReadTable:
         caption: its caption as plain text.
         label: its label.
         alignment: one letter per column.
-        rows: cells as plain text, the titles first.
+        rows: cells as plain text, the titles first; those of several parts side by side.
+        parts: number of tables one below the other that it consists of.
     """
 
     environment: str
@@ -61,6 +62,7 @@ class ReadTable:
     label: str
     alignment: str
     rows: list[list[str]]
+    parts: int = 1
 
 
 def read_table(source: str) -> ReadTable:
@@ -74,16 +76,24 @@ def read_table(source: str) -> ReadTable:
     if needs is None or not source.isascii():
         raise ValueError(f"no packages, or not ASCII: {first}")
     _check_environments(rest)
-    opening = re.search(r"\\begin\{(tabular|longtable)\}\{([lr]+)\}\n", rest)
-    caption = re.search(r"^\\caption\{(.*)\}$", rest, re.MULTILINE)
-    label = re.search(r"^\\label\{([a-z0-9:-]+)\}", rest, re.MULTILINE)
-    if opening is None or caption is None or label is None:
-        raise ValueError("no tabular, caption or label")
-    rows = [_cells(line) for line in _lines(rest, opening[1])]
-    if {len(row) for row in rows} != {len(opening[2])}:
-        raise ValueError(f"rows differ in length: {opening[2]}, {rows}")
+    openings = re.findall(r"\\begin\{(tabular|longtable)\}\{([lr]+)\}\n", rest)
+    captions = re.findall(r"^\\caption\{(.*)\}$", rest, re.MULTILINE)
+    labels = re.findall(r"^\\label\{([a-z0-9:-]+)\}", rest, re.MULTILINE)
+    if len({kind for kind, _ in openings}) != 1 or len(captions) != 1 or len(labels) != 1:
+        raise ValueError("no tabular, or not one caption and label")
+    kind, alignment = openings[0][0], openings[0][1] + "".join(a[1:] for _, a in openings[1:])
+    parts = [[_cells(line) for line in lines] for lines in _parts(rest, kind)]
+    for (_, letters), rows in zip(openings, parts, strict=True):
+        if {len(row) for row in rows} != {len(letters)}:
+            raise ValueError(f"rows differ in length: {letters}, {rows}")
+    if any([row[0] for row in rows] != [row[0] for row in parts[0]] for rows in parts):
+        raise ValueError("parts of a table differ in their first column")
+    joined = [
+        first + [cell for rest_of_row in others for cell in rest_of_row[1:]]
+        for first, *others in zip(*parts, strict=True)
+    ]
     packages = tuple(needs[1].split(","))
-    return ReadTable(opening[1], packages, plain(caption[1]), label[1], opening[2], rows)
+    return ReadTable(kind, packages, plain(captions[0]), labels[0], alignment, joined, len(parts))
 
 
 def plain_prose(source: str) -> str:
@@ -103,16 +113,16 @@ def _check_environments(text: str) -> None:
         raise ValueError(f"{opened} never end")
 
 
-def _lines(text: str, environment: str) -> list[str]:
-    """Return the lines of a table's rows, the titles once."""
+def _parts(text: str, environment: str) -> list[list[str]]:
+    """Return the lines of the rows of each part of a table, the titles once."""
     head = r"\\toprule\n(.*?)\n\\midrule\n"
     body = r"(.*?)\\bottomrule\n\\end\{tabular\}"
     if environment == "longtable":
         body = r"\\endfirsthead\n.*?\\endhead\n\\bottomrule\n\\endfoot\n(.*?)\\end\{longtable\}"
-    found = re.search(head + body, text, re.DOTALL)
-    if found is None:
+    parts = re.findall(head + body, text, re.DOTALL)
+    if not parts:
         raise ValueError("no rules, or in the wrong order")
-    return [found[1], *found[2].splitlines()]
+    return [[titles, *lines.splitlines()] for titles, lines in parts]
 
 
 def _cells(line: str) -> list[str]:

@@ -6,8 +6,8 @@ import numpy as np
 from simulated_studies import UNIT
 
 from studies.statistics.comparison import Comparison, compare
+from studies.statistics.decision import level_per_look
 from studies.statistics.differences import Differences, Floats
-from studies.statistics.looks import level_per_look
 from studies.statistics.profile import ArmProfile, at_point, depends_on_rate, own_best
 
 PAIRS = ((0, 1), (0, 2), (1, 2))

@@ -150,7 +150,7 @@ def across(
         notes: Notes that come first.
     """
     margin = min(c.study.margin for c in cells)
-    compared = [_found(cells, *pair) for pair in pairs]
+    compared = [_changes(cells, *pair) for pair in pairs]
     pooled = _pooled(compared, margin)
     comparisons = tuple(
         AcrossComparison(*pair, tuple(changes), p)
@@ -172,9 +172,9 @@ def across(
     )
 
 
-def _found(cells: Sequence[FinishedCell], arm: str, reference: str) -> list[CellChange]:
-    found = ((c.label, c.results.comparison(arm, reference)) for c in cells)
-    return [_cell_change(label, c) for label, c in found if c is not None]
+def _changes(cells: Sequence[FinishedCell], arm: str, reference: str) -> list[CellChange]:
+    compared = ((c.label, c.results.comparison(arm, reference)) for c in cells)
+    return [_cell_change(label, c) for label, c in compared if c is not None]
 
 
 def _cell_change(label: str, c: Comparison) -> CellChange:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, path
+from studies.cli.stored_studies import note_running_again
 from studies.trials.study_folders import named_studies
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.runner.cell_reports import compare_studies
 
     result, cells = compare_studies(named_studies(args.study, args.storage))
+    for cell in cells:
+        note_running_again(cell.folder, cell.folder.name)
     if args.output is not None:
         write_across(result, cells, args.output)
     print_across(result, args.json)

@@ -24,7 +24,9 @@ Use it to keep or publish the best adapter, and to write about a study.
              `hylorada evaluate --adapter DIR` measures it again
   --figures  figures/   each figure of the report as SVG and PDF; figures.tex includes them
              tables/    each table of the report as CSV and LaTeX (booktabs)
-             data/      arms, comparisons, all changes and all trials as CSV, at full precision
+             data/      arms, comparisons, all changes and all trials as CSV, at full precision;
+                        components and published claims too, where the study measures them
+             verdict    the verdict, recommendations and notes in Markdown
              methods    what was done, with settings and versions, in Markdown and LaTeX;
                         references.bib has the works that it cites
 
@@ -50,7 +52,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=int,
         metavar="N",
-        help="paired seed whose run to write; default: the first",
+        help="paired seed whose run to write, by its name if the study names its seeds "
+        "(--seed-list), or by its number from 0; default: the first",
     )
     parser.add_argument(
         "--output", type=folder, metavar="DIR", help="folder to write the adapter to"
@@ -59,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--figures",
         type=folder,
         metavar="DIR",
-        help="folder to write figures, tables, numbers and methods to",
+        help="folder to write figures, tables, numbers, verdict and methods to",
     )
     add_storage(parser)
     add_json(parser)
@@ -84,7 +87,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         record = export_winner(study, args.output, arm=args.arm, seed=args.seed)
         values |= {**record, "output": str(args.output)}
         if not args.json:
-            ppl = f"test PPL {record['test_ppl']:.4f}"
+            on = " on padded rows" if record["padded_rows"] else ""
+            ppl = f"test PPL {record['test_ppl']:.4f}{on}"
             print(f"{args.output}: {record['run']} of study {record['study']!r}, {ppl}")
     if args.json:
         print_json(values, indent=1)

@@ -27,6 +27,7 @@ from studies.reporting.figures.drawing import (
     scale_ppl,
     styled,
 )
+from studies.spec.common_values import seed_name
 from studies.spec.space import Choice, Parameter, Range
 from studies.spec.study import Study
 from studies.statistics.decision import SCALE
@@ -151,8 +152,17 @@ def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figur
 
 
 @styled()
-def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> Figure | None:
-    """Draw where boundaries started (above, hollow) and ended (below, filled), one row per run."""
+def boundary_shifts(
+    runs: Sequence[Record], block_size: int, color: str, seeds: Sequence[int] = ()
+) -> Figure | None:
+    """Draw where boundaries started (above, hollow) and ended (below, filled), one row per run.
+
+    Args:
+        runs: confirm runs, or search trials.
+        block_size: tokens in a block.
+        color: color of their arm.
+        seeds: paired seeds that the study names; empty if it does not.
+    """
     shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
     if not shown:
         return None
@@ -173,15 +183,17 @@ def boundary_shifts(runs: Sequence[Record], block_size: int, color: str) -> Figu
         axes.plot(end, [row + 0.2] * len(end), "o", ms=4.5, color=color, gid=f"tip {run.name}: end")
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(-0.015 * block_size, 1.015 * block_size)
-    axes.set_yticks(range(len(shown)), [_run_label(r) for r in shown], color=INK)
+    axes.set_yticks(range(len(shown)), [_run_label(r, seeds) for r in shown], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("token position in the block")
     return figure
 
 
 @styled()
-def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> Figure | None:
-    """Draw every boundary over the steps of each run."""
+def boundary_paths(
+    runs: Sequence[Record], block_size: int, color: str, seeds: Sequence[int] = ()
+) -> Figure | None:
+    """Draw every boundary over the steps of each run; arguments as in `boundary_shifts`."""
     shown = [r for r in runs if any(x.boundaries for x in r.reports)]
     if not shown:
         return None
@@ -192,7 +204,7 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> Figur
         ]
         lines = np.array([run.reports[0].start_boundaries, *(r.boundaries for r in known)])
         axes.plot([0, *(r.step for r in known)], lines, color=color, linewidth=0.8, alpha=0.85)
-        axes.set_title(_run_label(run))
+        axes.set_title(_run_label(run, seeds))
         axes.set_ylim(0, block_size)
         axes.set_xlabel("optimizer step")
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -200,14 +212,11 @@ def boundary_paths(runs: Sequence[Record], block_size: int, color: str) -> Figur
     return figure
 
 
-def _run_label(run: Record) -> str:
+def _run_label(run: Record, seeds: Sequence[int]) -> str:
     if run.stage != "confirm":
         return run.name
-    return (
-        f"search {run.search}, seed {run.number}"
-        if run.search or run.block is not None
-        else f"seed {run.number}"
-    )
+    seed = f"seed {seed_name(seeds, run.number)}"
+    return f"search {run.search}, {seed}" if run.search or run.block is not None else seed
 
 
 @styled()

@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from studies.analysis.comparisons import Comparison, Needed
+from studies.analysis.components import Component
+from studies.analysis.replication import Replicated
 from studies.analysis.results import ArmResult, Results
 from studies.reporting.tables import Sheet
 from studies.spec.study import Study
@@ -35,17 +37,24 @@ def sheet_csv(sheet: Sheet) -> bytes:
 def data_files(results: Results, records: Mapping[str, Record], study: Study) -> dict[str, bytes]:
     """Return CSV files by name, with every number at full precision.
 
+    Components and published claims have files in studies that measure them.
+
     Args:
         results: Results of the study.
         records: All trials and runs, by name.
         study: The study.
     """
-    return {
-        "arms.csv": _plain([_arm_row(results, arm) for arm in results.arms]),
-        "comparisons.csv": _plain([_comparison_row(c) for c in results.comparisons]),
-        "changes.csv": _plain([row for c in results.comparisons for row in _change_rows(c)]),
-        "trials.csv": _plain(_trial_rows(records, study)),
+    rows = {
+        "arms.csv": [_arm_row(results, arm) for arm in results.arms],
+        "comparisons.csv": [_comparison_row(c) for c in results.comparisons],
+        "changes.csv": [row for c in results.comparisons for row in _change_rows(c)],
+        "trials.csv": _trial_rows(records, study),
     }
+    if results.components:
+        rows["components.csv"] = [_component_row(c) for c in results.components]
+    if results.replication:
+        rows["replication.csv"] = [row for c in results.replication for row in _claim_rows(c)]
+    return {name: _plain(of_file) for name, of_file in rows.items()}
 
 
 def _arm_row(results: Results, arm: ArmResult) -> dict[str, Any]:
@@ -80,6 +89,33 @@ def _change_rows(c: Comparison) -> Iterable[dict[str, Any]]:
 
 def _change(c: Change) -> dict[str, Any]:
     return {name: getattr(c, name) for name in _CHANGE}
+
+
+def _component_row(c: Component) -> dict[str, Any]:
+    """Return the figures of a component and the answer to each criterion."""
+    row = {"arm": c.arm, "reference": c.reference, **_change(c.change), "gains_ppl": c.gains_ppl}
+    for name in _CHANGE:
+        row[f"lim_ppl.{name}"] = getattr(c.lim_ppl, name, None)
+    names = ("gains_lim_ppl", "parameters", "per_percent", "cheap", "stable", "status")
+    row |= {name: getattr(c, name) for name in names}
+    for side in ("stability", "reference_stability"):
+        for name in ("runs", "spikes", "diverged"):
+            row[f"{side}.{name}"] = getattr(getattr(c, side), name)
+    return row
+
+
+def _claim_rows(claim: Replicated) -> Iterable[dict[str, Any]]:
+    """Yield the change that a claim is about, clean and as published, and each fault's effect."""
+    pair = {"claim": claim.claim, "arm": claim.arm, "reference": claim.reference}
+    published = {f"published.{n}": figure for n, figure in enumerate(claim.published, 1)}
+    yield {**pair, **published, "of": "clean", "fault": "", **_change(claim.clean)}
+    yield {**pair, **published, "of": "as published", "fault": "", **_change(claim.protocol)}
+    for effect in claim.faults:
+        shares = {f"share.{n}": share for n, share in enumerate(effect.shares, 1)}
+        for of, change in (("on alone", effect.alone), ("off alone", effect.off)):
+            if change is not None:
+                row = {**pair, **published, "of": of, "fault": effect.fault, **_change(change)}
+                yield row | shares if of == "on alone" else row
 
 
 def _trial_rows(records: Mapping[str, Record], study: Study) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The figures, tables, numbers and methods of a study as a folder of files for a paper."""
+"""The figures, tables, numbers, verdict and methods of a study as a folder for a paper."""
 
 import re
 import unicodedata
@@ -13,16 +13,18 @@ from studies.reporting.figures.drawing import pdf_file, svg_file
 from studies.reporting.paper.data_files import data_files, sheet_csv
 from studies.reporting.paper.latex import latex_figure, latex_table
 from studies.reporting.paper.methods import write_methods
+from studies.reporting.paper.outcome import outcome_markdown
 from studies.reporting.sections import Picture, Table, sections
 from studies.spec.study import Study
 from studies.trials.records import Record
 
 Item = TypeVar("Item", Picture, Table)
 _LONGEST = 100  # characters of a file's name
+_FLUSHED = 12  # figures, after which all are set: LaTeX holds few that wait for a page
 
 
 def write_kit(folder: Path, output: Path) -> list[str]:
-    """Write the figures, tables, numbers and methods of a finished study.
+    """Write the figures, tables, numbers, verdict and methods of a finished study.
 
     Equal studies give equal bytes. An earlier kit of the same study is replaced as a whole.
 
@@ -64,6 +66,7 @@ def kit_files(
         **_figure_files(pictures, label),
         **_table_files(tables, label),
         **{f"data/{name}": rows for name, rows in data_files(results, records, study).items()},
+        "verdict.md": _bytes(outcome_markdown(results)),
         "methods.md": _bytes(methods.markdown),
         "methods.tex": _bytes(methods.latex),
         "references.bib": _bytes(methods.bibtex),
@@ -99,7 +102,9 @@ def _figure_files(pictures: Mapping[str, Picture], label: str) -> dict[str, byte
         files[f"figures/{name}.pdf"] = pdf_file(picture.figure)
         place = f"figures/{name}.pdf"
         included.append(latex_figure(place, picture.caption, label=f"fig:{label}-{name}"))
-    return {**files, "figures.tex": _bytes("\n".join(included))}
+    groups = [included[i : i + _FLUSHED] for i in range(0, len(included), _FLUSHED)]
+    source = "\\clearpage\n".join("\n".join(group) for group in groups)
+    return {**files, "figures.tex": _bytes(source)}
 
 
 def _table_files(tables: Mapping[str, Table], label: str) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from studies.reporting.tables import WORDS, Sheet
 
@@ -75,7 +76,10 @@ _GREEK_CAPITALS = {"gamma", "delta", "theta", "lamda", "xi", "pi", "sigma", "phi
 _NEGATIVE = re.compile(r"(?<![\w.)\]-])-(?=[\d.]|nan|inf)")
 _LONG = 45  # rows above which a table may break across pages
 _SHRUNK = "\\begin{adjustbox}{max width=\\textwidth}"
+_FITTED = "width=\\textwidth,height=0.8\\textheight,keepaspectratio"
 _WIDE = 90  # characters that fit a page of text, about
+_LEAST_SCALE = 0.7  # a table that would have to be shrunk further is set in parts
+_SMALL = 1.2  # times as many characters fit a page in the size of parts, ``\\footnotesize``
 
 
 def latex_text(text: str) -> str:
@@ -118,7 +122,7 @@ def _greek(c: str) -> str:
 
 
 def latex_figure(path: str, caption: str, *, label: str) -> str:
-    """Return a figure environment that includes a file over the width of the text.
+    """Return a figure environment that includes a file, as large as fits the page with a caption.
 
     Args:
         path: Path of the file.
@@ -128,7 +132,7 @@ def latex_figure(path: str, caption: str, *, label: str) -> str:
     lines = (
         "\\begin{figure}[tbp]",
         "\\centering",
-        f"\\includegraphics[width=\\textwidth]{{{path}}}",
+        f"\\includegraphics[{_FITTED}]{{{path}}}",
         f"\\caption{{{latex_text(caption)}}}",
         f"\\label{{{label}}}",
         "\\end{figure}",
@@ -140,9 +144,10 @@ def latex_figure(path: str, caption: str, *, label: str) -> str:
 def latex_table(sheet: Sheet, *, title: str, label: str) -> str:
     """Return a sheet as a table environment with a caption and a label.
 
-    A sheet too wide for a page is turned if it has few rows and many columns, and shrunk to the
-    page if it is still too wide. A sheet of many rows becomes a ``longtable``, which breaks across
-    pages.
+    A sheet too wide for a page is turned if it has few rows and many columns. If it is still a
+    little too wide, it is shrunk to the page; if it is much too wide, its columns are set in parts
+    one below the other, each with the first column. A sheet of many rows becomes a ``longtable``,
+    which breaks across pages.
 
     Args:
         sheet: The sheet; columns without any text are left out.
@@ -150,50 +155,106 @@ def latex_table(sheet: Sheet, *, title: str, label: str) -> str:
         label: Label for ``\\ref``, of letters, digits, colons and hyphens.
     """
     grid = _grid(sheet)
-    width, width_turned = _width(grid), _width(list(zip(*grid, strict=True)))
-    turned = width > max(_WIDE, width_turned) and len(grid[0]) >= 2 * len(grid)
-    wide = (width_turned if turned else width) > _WIDE
-    rows = _styled_rows(sheet, turned)
-    columns = _alignment(sheet, len(rows[0]), turned)
+    across = list(zip(*grid, strict=True))
+    turned = _width(grid) > max(_WIDE, _width(across)) and len(grid[0]) >= 2 * len(grid)
+    plain, rows = (across if turned else grid), _styled_rows(sheet, turned)
+    alignment = _alignment(sheet, len(rows[0]), turned)
+    parts = _parts(plain, shrinkable=len(rows) <= _LONG)
+    most = _WIDE if len(parts) == 1 else _SMALL * _WIDE
+    tables = [_Part(alignment, rows, part, _width(_chosen(plain, part)) > most) for part in parts]
     caption = latex_text(f"{title}. {sheet.caption}".strip())
     place = f"\\caption{{{caption}}}\n\\label{{{label}}}"
-    lines = [f"{' & '.join(row)} \\\\" for row in rows]
     colored = ["xcolor"] if sheet.faint else []
-    if len(lines) > _LONG:
-        return _needs("booktabs", "longtable", *colored) + _long(columns, place, lines)
-    tabular = f"\\begin{{tabular}}{{{columns}}}\n{_ruled(lines)}\\end{{tabular}}\n"
-    if wide:
-        tabular = f"{_SHRUNK}\n{tabular}\\end{{adjustbox}}\n"
-    needs = _needs("booktabs", *(["adjustbox"] if wide else []), *colored)
-    return f"{needs}\\begin{{table}}[tbp]\n\\centering\n{place}\n{tabular}\\end{{table}}\n"
+    if len(rows) * len(tables) > _LONG:
+        return _needs("booktabs", "longtable", *colored) + _long(place, tables)
+    shrunk = ["adjustbox"] if any(part.wide for part in tables) else []
+    size = "\\footnotesize\n" if len(parts) > 1 else ""
+    body = "\n\\medskip\n\n".join(part.tabular() for part in tables)
+    needs = _needs("booktabs", *shrunk, *colored)
+    opening = f"\\begin{{table}}[tbp]\n\\centering\n{place}\n\n\\medskip\n{size}"
+    return f"{needs}{opening}{body}\\end{{table}}\n"
 
 
 def _needs(*packages: str) -> str:
     return f"% Needs \\usepackage{{{','.join(packages)}}}\n"
 
 
-def _ruled(lines: list[str]) -> str:
-    head, *rest = lines
-    return "\n".join(["\\toprule", head, "\\midrule", *rest, "\\bottomrule", ""])
+def _parts(grid: Sequence[tuple[str, ...]], *, shrinkable: bool) -> list[list[int]]:
+    """Return the columns of each part of a table; all in one part if they fit a page.
+
+    Args:
+        grid: Titles and cells as plain text.
+        shrinkable: Whether a table that is a little too wide may be shrunk.
+    """
+    every = list(range(len(grid[0])))
+    most = _WIDE / _LEAST_SCALE if shrinkable else _WIDE
+    if _width(grid) <= most:
+        return [every]
+    parts = [every[:2]]
+    for column in every[2:]:
+        if _width(_chosen(grid, [*parts[-1], column])) <= _SMALL * _WIDE:
+            parts[-1].append(column)
+        else:
+            parts.append([0, column])
+    return parts
 
 
-def _long(columns: str, place: str, lines: list[str]) -> str:
-    head, *rest = lines
-    opening = "\n".join(["\\toprule", head, "\\midrule"])
-    parts = [
-        f"\\begin{{longtable}}{{{columns}}}",
-        f"{place} \\\\",
-        opening,
-        "\\endfirsthead",
-        opening,
-        "\\endhead",
-        "\\bottomrule",
-        "\\endfoot",
-        *rest,
-        "\\end{longtable}",
-        "",
-    ]
-    return "\n".join(parts)
+def _chosen(grid: Sequence[tuple[str, ...]], columns: Sequence[int]) -> list[tuple[str, ...]]:
+    return [tuple(row[i] for i in columns) for row in grid]
+
+
+class _Part:
+    """Some columns of a table as LaTeX, the first row as its head.
+
+    Args:
+        alignment: Alignment of all columns.
+        rows: All cells as LaTeX.
+        columns: Indices of the columns of this part.
+        wide: Whether the part has to be shrunk to fit a page.
+    """
+
+    def __init__(
+        self,
+        alignment: str,
+        rows: Sequence[tuple[str, ...]],
+        columns: Sequence[int],
+        wide: bool,
+    ) -> None:
+        self.alignment, self.wide = "".join(alignment[i] for i in columns), wide
+        lines = [" & ".join(row) for row in _chosen(rows, columns)]
+        self.head, *self.lines = (f"{line} \\\\" for line in lines)
+
+    def tabular(self) -> str:
+        """Return the part as a ``tabular``, shrunk to the page if it is wide."""
+        lines = ["\\toprule", self.head, "\\midrule", *self.lines, "\\bottomrule", ""]
+        ruled = "\n".join(lines)
+        tabular = f"\\begin{{tabular}}{{{self.alignment}}}\n{ruled}\\end{{tabular}}\n"
+        return f"{_SHRUNK}\n{tabular}\\end{{adjustbox}}\n" if self.wide else tabular
+
+    def longtable(self, place: str) -> str:
+        """Return the part as a ``longtable``; without a place it has no number and caption."""
+        opening = "\n".join(["\\toprule", self.head, "\\midrule"])
+        lines = [
+            *([] if place else ["\\addtocounter{table}{-1}"]),
+            f"\\begin{{longtable}}{{{self.alignment}}}",
+            *([f"{place} \\\\"] if place else []),
+            opening,
+            "\\endfirsthead",
+            opening,
+            "\\endhead",
+            "\\bottomrule",
+            "\\endfoot",
+            *self.lines,
+            "\\end{longtable}",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def _long(place: str, parts: Sequence[_Part]) -> str:
+    """Return parts as tables that break across pages and share one number and caption."""
+    tables = "".join(part.longtable("" if n else place) for n, part in enumerate(parts))
+    return f"\\begingroup\\footnotesize\n{tables}\\endgroup\n" if len(parts) > 1 else tables
 
 
 def _grid(sheet: Sheet) -> list[tuple[str, ...]]:
@@ -202,7 +263,7 @@ def _grid(sheet: Sheet) -> list[tuple[str, ...]]:
     return [tuple(row[i] for i in used) for row in (sheet.columns, *sheet.rows)]
 
 
-def _width(grid: list[tuple[str, ...]]) -> int:
+def _width(grid: Sequence[tuple[str, ...]]) -> int:
     """Return the width of a table in characters, with the space between its columns."""
     columns = zip(*grid, strict=True)
     return sum(max(map(len, column)) + 2 for column in columns)

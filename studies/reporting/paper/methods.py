@@ -7,10 +7,11 @@ from typing import Any
 from studies.analysis.results import Results
 from studies.analysis.verdict import listed
 from studies.files.paths import without_folder
+from studies.reporting.paper.adapters import adapter_sentences
 from studies.reporting.paper.inference import statistics_sentences
 from studies.reporting.paper.prose import cite, cited, code, latex, markdown
 from studies.reporting.paper.references import bibliography
-from studies.reporting.paper.settings import adapter_sentences, arm_sentences, training_sentences
+from studies.reporting.paper.settings import arm_sentences, training_sentences
 from studies.reporting.paper.software import run_sentences, software_sentences
 from studies.spec.study import Study
 from studies.trials.records import Record
@@ -76,13 +77,15 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
         provenance, ("data_revision", "revision"), ("data_fingerprint", "fingerprint")
     )
     arms = f"{len(study.arms)} arms" if len(study.arms) > 1 else "one arm"
+    column = f" (column {code(study.text_column)})" if study.text_column else ""
     return [
         f"We trained adapters of {arms} on the frozen base {code(without_folder(study.model))}"
         f"{model} with dtype {code(study.dtype)}.",
-        f"The text was {code(without_folder(study.data))}{text}, tokenised with the tokenizer of "
-        f"the base{_tokens(provenance)}{_separated(study, provenance)}.",
+        f"The text was {code(without_folder(study.data))}{column}{text}, tokenised with the "
+        f"tokenizer of the base{_tokens(provenance)}{_separated(study, provenance)}.",
         f"It was cut into blocks of {study.block_size} tokens without overlap{_blocks(provenance)}."
-        " Perplexity (PPL) is the exponential of the mean loss per predicted token.",
+        f"{_chosen(study)} Perplexity (PPL) is the exponential of the mean loss per predicted "
+        "token.",
     ]
 
 
@@ -121,6 +124,17 @@ def _blocks(provenance: Mapping[str, Any]) -> str:
     return f", {listed(counts)}" if counts else ""
 
 
+def _chosen(study: Study) -> str:
+    """Say which blocks of a split are used where not all are."""
+    test = None if study.spread_test else study.test_blocks
+    limits = {"training": study.train_blocks, "validation": study.eval_blocks, "test": test}
+    first = [split for split, limit in limits.items() if limit]
+    text = f" The {listed(first)} blocks are the first of their split." if first else ""
+    if study.test_blocks and study.spread_test:
+        text += " The test blocks are spread evenly over the test split."
+    return text
+
+
 def _search(study: Study) -> list[str]:
     """Describe how configurations were searched, chosen and trained again."""
     times = f"{study.searches} independent searches" if study.searches > 1 else "one search"
@@ -138,12 +152,20 @@ def _search(study: Study) -> list[str]:
         )
     factors = [f"{f:g}" for f in sorted(study.factors)]
     rates = f", at {listed(factors)} times the winning learning rate" if len(factors) > 1 else ""
-    seeds = f"{study.seeds} fresh seed{'s' * (study.seeds > 1)}"
     return [
         *sentences,
-        f"The winners of each search were trained from scratch on {seeds}, which all arms "
+        f"The winners of each search were trained from scratch on {_seeds(study)}, which all arms "
         f"share{rates}.",
     ]
+
+
+def _seeds(study: Study) -> str:
+    """Return the paired seeds of the confirm runs: their names, or their number."""
+    if not study.seed_list:
+        return f"{study.seeds} fresh seed{'s' * (study.seeds > 1)}"
+    named = f"the seed{'s' * (study.seeds > 1)} {listed([*map(str, study.seed_list)])}"
+    derived = " (in searches after the first, on seeds derived from these)"
+    return f"{named}{derived if study.searches > 1 else ''}"
 
 
 def _proposals(study: Study) -> list[str]:

@@ -28,6 +28,14 @@ _ENTRIES = {
   pages = {317--372},
   year = {2015}
 }""",
+    "chen2024longlora": r"""@inproceedings{chen2024longlora,
+  title = {{LongLoRA}: Efficient Fine-tuning of Long-Context Large Language Models},
+  author = {Chen, Yukang and Qian, Shengju and Tang, Haotian and Lai, Xin and Liu, Zhijian
+    and Han, Song and Jia, Jiaya},
+  booktitle = {International Conference on Learning Representations},
+  year = {2024},
+  note = {arXiv:2309.12307}
+}""",
     "cochran1964behrens": r"""@article{cochran1964behrens,
   title = {Approximate Significance Levels of the {Behrens--Fisher} Test},
   author = {Cochran, William G.},

@@ -1,8 +1,9 @@
-"""Sentences on the adapters of a study: what they are, how they train, what each arm searches."""
+"""Sentences on the settings of a study: what each arm fixes and searches, and how all train."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hylorada import HyLoRADAConfig, TrainingConfig
 from studies.analysis.results import Results
 from studies.analysis.verdict import listed
 from studies.reporting.figures.plots import value_text
@@ -10,24 +11,21 @@ from studies.reporting.paper.prose import cite, code
 from studies.spec.space import Choice, Parameter, Range
 from studies.spec.study import Study
 
-_DESIGNS = {
-    "position_adaptive": "at the final norm, with gates that depend on the token's content and on "
-    "the bucket of its position",
-    "global": "at the final norm, with gates that depend on the mean of the hidden states so far",
-    "per_layer": "at every layer's MLP, with gates that depend on the maximum of its outputs so "
-    "far",
-    "attention": "in every layer, as trained keys and values with a softmax of their own",
-}
 
+def shared_fields(study: Study, arms: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the fields that have one value in all arms, or in all of these, and no searched one.
 
-def shared_fields(study: Study) -> dict[str, Any]:
-    """Return the fields that have one value in all arms and are searched in none."""
-    arms = [study.fields(arm) for arm in study.arms]
-    searched = {n for arm in study.arms for n in study.space(arm).parameters}
+    Args:
+        study: The study.
+        arms: Names of arms; None means all of them.
+    """
+    names = list(study.arms if arms is None else arms)
+    fields = [study.fields(arm) for arm in names]
+    searched = {n for arm in names for n in study.space(arm).parameters}
     return {
         n: value
-        for n, value in arms[0].items()
-        if n not in searched and all(other[n] == value for other in arms)
+        for n, value in (fields[0] if fields else {}).items()
+        if n not in searched and all(other[n] == value for other in fields)
     }
 
 
@@ -41,64 +39,13 @@ def can_be(study: Study, name: str, value: Any, arms: Iterable[str] | None = Non
     return False
 
 
-def adapter_sentences(study: Study) -> list[str]:
-    """Describe what the adapters of all arms have in common, and the designs that occur."""
-    shared = shared_fields(study)
-    return [s for s in (_lora(study, shared), _bias(shared), *_landmarks(study, shared)) if s]
-
-
-def _lora(study: Study, shared: Mapping[str, Any]) -> str:
-    modules = shared.get("target_modules")
-    targets = "the attention projections" if modules is None else listed([*map(code, modules)])
-    where = f" of {targets}" if "target_modules" in shared else ""
-    parts = [
-        f"{name} {value_text(shared[field])}"
-        for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout"))
-        if field in shared
-    ]
-    text = f"Every adapter trains low-rank updates{cite('hu2022lora')}{where}"
-    text += f" ({', '.join(parts)})" if parts else ""
-    if shared.get("use_rslora"):
-        text += f", scaled by alpha / sqrt(rank){cite('kalajdzievski2023rslora')}"
-    elif shared.get("use_rslora") is False:
-        text += ", scaled by alpha / rank"
-    elif can_be(study, "use_rslora", True):
-        text += f", in part scaled by alpha / sqrt(rank){cite('kalajdzievski2023rslora')}"
-    if can_be(study, "use_dora", True):
-        who = "" if shared.get("use_dora") else " in some configurations"
-        text += f", with a trained magnitude of each output feature{who}{cite('liu2024dora')}"
-    return f"{text}."
-
-
-def _bias(shared: Mapping[str, Any]) -> str:
-    if not shared.get("position_bias"):
-        return ""
-    buckets = shared.get("position_bias_buckets")
-    count = f" of {buckets} log-spaced position buckets{cite('raffel2020t5')}" if buckets else ""
-    return f"A trained bias{count} scales the update of each layer by position."
-
-
-def _landmarks(study: Study, shared: Mapping[str, Any]) -> list[str]:
-    """Describe each landmark design that an arm with landmarks fixes or searches."""
-    arms = [a for a in study.arms if can_be(study, "landmarks", True, [a])]
-    sentences = []
-    for design, where in _DESIGNS.items():
-        if can_be(study, "landmark_design", design, arms):
-            source = cite("zhang2023llamaadapter") if design == "attention" else ""
-            sentences.append(f"Landmarks of design {code(design)} are added {where}{source}.")
-    counts = [
-        f"{shared[field]} {name}"
-        for field, name in (("num_landmarks", "landmarks"), ("num_buckets", "position buckets"))
-        if arms and field in shared
-    ]
-    if counts:
-        sentences.append(f"Adapters with landmarks have {listed(counts)}.")
-    if can_be(study, "replication_noncausal_pooling", True, arms):
-        sentences.append(
-            "Some landmarks pool over the whole block, so these models see the tokens that they "
-            "have to predict."
-        )
-    return sentences
+def departs(study: Study, name: str, arms: Iterable[str] | None = None) -> bool:
+    """Return whether any arm, of all or of these, can have another value than the default."""
+    default = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}[name]
+    for arm in study.arms if arms is None else arms:
+        if name in study.space(arm).parameters or study.fields(arm)[name] != default:
+            return True
+    return False
 
 
 def arm_sentences(study: Study, results: Results) -> list[str]:
@@ -149,9 +96,19 @@ def training_sentences(study: Study) -> list[str]:
         if field in shared
     ]
     text += f" ({', '.join(parts)})" if parts else ""
-    text += f" for {study.max_steps:,} steps" if "max_steps" in shared else ""
+    text += _length(study, shared)
     text += f" of {shared['batch_size']} blocks" if "batch_size" in shared else ""
     return [f"{text}.", *_schedule(shared)]
+
+
+def _length(study: Study, shared: Mapping[str, Any]) -> str:
+    """Return the length of a training in steps, and in epochs where the study gives it so."""
+    if "max_steps" not in shared or not study.knows_steps:
+        return ""
+    steps = f" for {study.max_steps:,} steps"
+    if study.epochs is None:
+        return steps
+    return f"{steps} ({study.epochs} epoch{'s' * (study.epochs > 1)})"
 
 
 def _schedule(shared: Mapping[str, Any]) -> list[str]:

@@ -105,6 +105,25 @@ def test_what_both_arms_of_a_claim_share_is_no_effect() -> None:
         assert alone(claim, "pads in the loss").change == pytest.approx(0)
 
 
+def test_rows_of_another_number_than_blocks_are_noted() -> None:
+    """As with all of the test split: the tokens of 30 blocks make 50 padded rows."""
+
+    class Unlimited(Invented):
+        def blocks(self, arm: str, *rest: Any) -> npt.NDArray[np.float64]:
+            losses = super().blocks(arm, *rest)
+            padded = self.study.arms[arm].config.get("replication_pads")
+            return np.pad(losses, ((0, 0), (0, 20)), "edge") if padded else losses
+
+    for measured in replicated(cast("ConfirmLosses", Unlimited({})), None):
+        assert effects(measured)["pads in the loss"].alone is None
+        assert alone(measured, "adapter in bf16").change == pytest.approx(0)
+        assert measured.note == (
+            "Effects between blocks of text and padded rows are not measured: the test split has "
+            "30 blocks and 50 rows, and they are paired. Set test_blocks to at most 30."
+        )
+    assert {r.note for r in measure({}).values()} == {""}
+
+
 def test_clean_and_published_changes_are_those_of_their_arms() -> None:
     found = measure({"global_clean": np.log(0.98), "global_published": np.log(0.8)})
     claim = found["global landmarks"]

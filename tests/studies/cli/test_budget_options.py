@@ -97,6 +97,14 @@ def test_next_budget_continues_from_a_study_that_has_been_run(
             ["--seed-list=42,123", "--seeds=1"],  # as the definition has it, but on purpose
             "seeds is 1, but seed_list names 2 (42, 123); leave seeds out, or name as many",
         ),
+        (
+            ["--seed-list=42,123", "--set=seeds=1"],
+            "seeds is 1, but seed_list names 2 (42, 123); leave seeds out, or name as many",
+        ),
+        (
+            ["--set=seed_list=[42, 123]", "--set=seeds=1"],
+            "seeds is 1, but seed_list names 2 (42, 123); leave seeds out, or name as many",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(
@@ -111,6 +119,22 @@ def test_seed_list_is_whole_numbers(capsys: pytest.CaptureFixture[str], text: st
         parse(["run", "learnable_bucketing", f"--seed-list={text}"])
     said = capsys.readouterr().err
     assert f"--seed-list: must be whole numbers such as 42,123,456, got {text!r}" in said
+
+
+def test_file_that_disagrees_with_itself_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.yaml").write_text("seeds: 1\nseed_list: [42, 123]\n")
+    assert _problems(capsys, "learnable_bucketing", "--config=own.yaml") == [
+        "seeds is 1, but seed_list names 2 (42, 123); leave seeds out, or name as many"
+    ]
+
+
+def test_option_names_other_seeds_than_a_whole_study_in_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "learnable_bucketing"]) == 0
+    Path("whole.yaml").write_text(capsys.readouterr().out)
+    shown = _shown(capsys, "learnable_bucketing", "--config=whole.yaml", "--seed-list=42,123")
+    assert (shown["seed_list"], shown["seeds"]) == ([42, 123], 2)
 
 
 def test_named_seeds_are_as_many_as_there_are(capsys: pytest.CaptureFixture[str]) -> None:

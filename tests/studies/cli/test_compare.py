@@ -11,6 +11,7 @@ from finished_folder import WIDE, write_finished
 from scipy import stats
 
 from studies.cli.commands import main
+from studies.trials.records import OPEN
 
 _TEXTS = {
     "one": {"data_fingerprint": "d1", "model_fingerprint": "m", "test_fingerprint": "t1"},
@@ -55,6 +56,17 @@ def test_four_studies_of_two_texts_make_one_table_and_one_picture(
         "note: PPL is not compared between cells: their test texts differ (one.txt, two.txt)" in out
     )
     assert (tmp_path / "all.html").read_text().count("<svg") == 1
+
+
+def test_studies_that_run_again_are_named(tmp_path: Path, compare: Compare) -> None:
+    _write(tmp_path, "a")
+    (_write(tmp_path, "b", 0.02) / OPEN).touch()
+    code, out, err = compare("a", "b", "--json")
+    assert (code, len(json.loads(out)["cells"])) == (0, 2)
+    assert err == (
+        "hylorada: note: study 'b' is running again, or was interrupted since; "
+        "these are its earlier results\n"
+    )
 
 
 def test_json_pools_and_gives_ppl_of_one_text(tmp_path: Path, compare: Compare) -> None:

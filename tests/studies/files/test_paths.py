@@ -7,7 +7,7 @@ import pytest
 
 from hylorada import InputError
 from studies.cli.commands import main
-from studies.files.paths import database_path, path_problem
+from studies.files.paths import database_path, path_problem, with_absolute_paths
 from studies.process.options import Options, default_uri
 from studies.runner.run import _check_storage
 
@@ -34,6 +34,29 @@ def test_link_that_leads_nowhere_is_named(
     with pytest.raises(InputError, match=problem):
         _check_storage(Options(storage=storage))
     assert os.listdir(tmp_path) == ["place"]
+
+
+def test_paths_of_a_study_become_absolute_and_names_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "notes.txt").touch()
+    grid = {"block_size": [64], "data": ["pydocs", "notes.txt", 3], "model": ["tiny", "./base"]}
+    values = {"name": "try", "model": "base", "data": "notes.txt", "grid": grid}
+    spanned = {
+        "block_size": [64],
+        "data": ["pydocs", f"{tmp_path}/notes.txt", 3],
+        "model": ["tiny", f"{tmp_path}/base"],
+    }
+    paths = {"model": f"{tmp_path}/base", "data": f"{tmp_path}/notes.txt"}
+    assert with_absolute_paths(values) == {"name": "try", **paths, "grid": spanned}
+    assert values["grid"] is grid
+    assert with_absolute_paths({"model": "notes.txt", "data": 7}) == {
+        "model": "notes.txt",
+        "data": 7,
+    }
 
 
 @pytest.mark.parametrize("name", ["studies", "artifacts", "cache", "mlflow.db"])

@@ -1,5 +1,7 @@
 """The tables of the study of the published code."""
 
+from dataclasses import replace
+
 from studies.analysis.replication import FaultEffect, Replicated
 from studies.reporting.replication_table import replication_sheet, replication_title
 from studies.statistics.change import Change
@@ -37,3 +39,8 @@ def test_a_row_a_fault_with_both_directions_and_every_share() -> None:
     assert "without any fault: -0.50 [-0.90, -0.10]; as published" in sheet.caption
     assert sheet.caption.endswith("No fault alone could.")
     assert replication_title(MEASURED) == "landmarks: published as -9.19 % and -18.37 %"
+
+
+def test_table_says_why_cells_are_empty() -> None:
+    sheet = replication_sheet(replace(MEASURED, note="Effects are not measured: few rows."))
+    assert sheet.caption.endswith("No fault alone could. Effects are not measured: few rows.")

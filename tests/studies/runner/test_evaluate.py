@@ -15,7 +15,7 @@ from torch import Tensor
 from hylorada import inspect_base
 from studies.cli.commands import main
 from studies.reporting.export import RECORD, base_changes
-from studies.runner.evaluate import Request
+from studies.runner.evaluate import Request, _notes
 from studies.runner.inputs import Material
 
 
@@ -93,6 +93,7 @@ def test_base_with_foreign_weights_is_refused(
         ("model_fingerprint", 7, "model_fingerprint must be text, got 7"),
         ("data", None, "data must be text, got None"),
         ("text_column", 1, "text_column must be text or null, got 1"),
+        ("padded_rows", "yes", "padded_rows must be true or false, got 'yes'"),
     ],
 )
 def test_record_with_a_field_of_no_use_is_refused(
@@ -125,6 +126,18 @@ def test_record_of_fewer_fields_is_taken(tmp_path: Path) -> None:
     assert Request.of(tmp_path, {"block_size": None}) == Request(
         adapter=tmp_path, model="m", block_size=9
     )
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_adapter_of_padded_rows_is_measured_on_blocks_with_a_note(
+    toy_model: str, tmp_path: Path, padded: bool
+) -> None:
+    (tmp_path / RECORD).write_text(json.dumps({"model": toy_model, "padded_rows": padded}))
+    request = Request.of(tmp_path, {"block_size": 32})
+    notes = _notes(request, inspect_base(toy_model), "text")
+    assert [note[:52] for note in notes] == padded * [
+        "the adapter was trained and tested on padded rows (r"
+    ]
 
 
 def test_change_of_a_base_names_what_changed(toy_model: str) -> None:

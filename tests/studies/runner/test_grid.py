@@ -2,11 +2,13 @@
 
 import io
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from finished_folder import WIDE, finish
 from rich.console import Console
 
@@ -20,6 +22,7 @@ from studies.runner.grid import _refuse_changed, run_grid
 from studies.runner.resolve import Budget
 from studies.spec.budgets import with_steps
 from studies.spec.study import Study
+from studies.trials.records import OPEN
 
 _RATE = {"space": {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}}
 _VALUES: dict[str, Any] = {
@@ -146,6 +149,15 @@ def test_grid_runs_in_one_process_at_a_time(run: _Runner, tmp_path: Path) -> Non
     assert len(run.ran) == 2
 
 
+@pytest.mark.usefixtures("run")
+def test_grid_waits_for_a_command_that_holds_its_lock_for_a_moment(tmp_path: Path) -> None:
+    """As ``status`` does while it ends the MLflow runs of a dead process."""
+    lock = FileLock(tmp_path / "studies" / "wide" / "lock", thread_local=False)
+    lock.acquire()
+    threading.Timer(0.5, lock.release).start()
+    assert len(_again(_study(), tmp_path).ran) == 2
+
+
 def test_cells_to_resolve_share_the_time(
     run: _Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +212,21 @@ def test_unfinished_cell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "wide.64 (block_size 64): unfinished" in said
     assert f"Not running. Resume with: hylorada run wide --storage {tmp_path}" in said
+
+
+@pytest.mark.usefixtures("run")
+def test_report_names_the_cells_that_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"--storage={tmp_path}"
+    assert main(["report", "wide", where]) == 0
+    assert capsys.readouterr().err == ""
+    (tmp_path / "studies" / "wide.64" / OPEN).touch()
+    assert main(["report", "wide", where]) == 0
+    assert capsys.readouterr().err == (
+        "hylorada: note: study 'wide.64' is running again, or was interrupted since; "
+        "these are its earlier results\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--block-size=64", "--set=block_size=64"])

@@ -291,6 +291,17 @@ def test_campaign_searches_and_then_confirms(folder: Folder) -> None:
     ]
 
 
+def test_campaign_names_a_handful_of_many_winners(folder: Folder) -> None:
+    arms = {f"arm{n}": {"config": {"num_buckets": 2 + n}} for n in range(9)}
+    campaign = Campaign(folder.open(arms=arms, trials=1, grace_steps=0))
+    train(campaign, lambda _: 3.0)
+    named = ", ".join(f"arm{n}-0000" for n in range(6))
+    assert folder.panel.said == [
+        f"confirm: {named} and 3 more x 2 fresh paired seeds",
+        "confirm of 18",
+    ]
+
+
 def test_campaign_confirms_nothing_before_the_last_trial_has_ended(folder: Folder) -> None:
     campaign = Campaign(folder.open(grace_steps=0))
     *ended, last = (campaign.next_job() or pytest.fail("no job") for _ in range(4))

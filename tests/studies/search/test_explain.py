@@ -23,7 +23,14 @@ from studies.reporting.figures.explanation_plot import explained
 from studies.reporting.html_report import write_html
 from studies.runner.inputs import prepare
 from studies.search.campaign import Campaign
-from studies.search.explain import Plan, Request, explanation_of, make_plan, plan_records
+from studies.search.explain import (
+    Plan,
+    Request,
+    explanation_of,
+    make_plan,
+    plan_records,
+    refuse_seen_rows,
+)
 from studies.search.ledger import Ledger
 from studies.spec.common_values import rerun_seeds
 from studies.spec.study import Study
@@ -191,10 +198,42 @@ def test_explain_runs_are_evaluated_on_blocks_that_the_search_has_not_seen(
     held, seen = (
         set(map(tuple, material.blocks[s].input_ids.tolist())) for s in ("explain", "validation")
     )
-    assert (len(held), material.unseen, not held & seen) == (blocks, unseen, unseen)
+    assert (len(held), not held & seen) == (blocks, unseen)
+    assert material.unseen == ({"explain"} if unseen else set())
     assert material.inputs().keys() == {
         f"{n}_fingerprint" for n in ("model", "model_config", "data", "train", "validation", "test")
     }
+
+
+@pytest.mark.parametrize(("eval_blocks", "unseen"), [(8, True), (40, False)])
+def test_padded_arm_is_explained_on_rows_that_the_search_has_not_read(
+    eval_blocks: int, unseen: bool, toy_model: str, tmp_path: Path
+) -> None:
+    """The validation split has some 50 paragraphs, each with several blocks."""
+    text = tmp_path / "text.txt"
+    long = [" ".join(f"line {n} of {i}" for n in range(90)) for i in range(500)]
+    text.write_text("\n\n".join(long))
+    changes: dict[str, Any] = {"model": toy_model, "data": str(text), "block_size": 32}
+    changes |= {"eval_blocks": eval_blocks}
+    arms = {"a": {"config": {"replication_pads": True}}}
+    changes |= {"arms": arms, "comparisons": [], "test_blocks": 30}
+    study = Study.from_dict({**STUDY, **changes})
+    material = prepare(study, Options(storage=tmp_path / "runs"))
+    held, seen = (
+        set(map(tuple, material.blocks[s].input_ids.tolist()))
+        for s in ("explain_padded", "validation_padded")
+    )
+    assert bool(held & seen) is not unseen
+    assert material.unseen == ({"explain", "explain_padded"} if unseen else {"explain"})
+
+
+def test_padded_rows_that_the_search_has_read_are_refused(folder: Folder) -> None:
+    winner = plan_of(finish(folder)).winner
+    refuse_seen_rows(winner, set())  # blocks of text are taken where there are no others
+    winner.record.training = {**winner.record.training, "replication_pads": True}
+    refuse_seen_rows(winner, {"explain_padded"})
+    with pytest.raises(InputError, match="arm 'fixed' is evaluated on padded rows"):
+        refuse_seen_rows(winner, {"explain"})
 
 
 def test_status_tells_how_far_an_explanation_is_and_how_to_go_on(folder: Folder) -> None:

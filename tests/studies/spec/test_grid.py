@@ -1,5 +1,6 @@
 """Grids: their cells, the names of these, and what is refused."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -84,6 +85,18 @@ def test_set_spans_another_axis() -> None:
     assert values["grid"] == {"block_size": [32], "data": ["pydocs"]}
     assert problems == ["--set grid.x: unknown 'x'; one of: block_size, data, model"]
     assert override({}, ["grid.data=[pydocs]"]) == ({"grid": {"data": ["pydocs"]}}, [])
+
+
+def test_sparse_attention_is_all_in_which_its_arm_differs_from_the_baseline() -> None:
+    for cell, group in zip(
+        cells(Study.from_dict(context_length.STUDY)), (32, 64, 128), strict=True
+    ):
+        arms = ("baseline_s2", "baseline")
+        sparse, full = (cell.study.configs(arm, cell.study.start(arm))[0] for arm in arms)
+        assert (sparse.tokens_in_group, full.tokens_in_group) == (group, None)
+        assert dataclasses.replace(sparse, shifted_sparse_attention=False) == full
+        assert cell.study.space("baseline_s2") == cell.study.space("baseline")
+        assert arms in cell.study.comparisons
 
 
 @pytest.mark.parametrize("definition", [context_length, texts])

@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
+from studies.analysis.components import Stability, component
+from studies.analysis.replication import FaultEffect, Replicated
 from studies.reporting.paper.data_files import data_files, sheet_csv
 from studies.reporting.tables import Sheet
+from studies.statistics.change import Change
 
 Rows = list[dict[str, str]]
 
@@ -63,6 +67,61 @@ def test_trials_equal_their_own_files(odd: Any) -> None:
         assert float(row["eval/nll"]) == last["metrics"]["eval/nll"]
         assert float(row["seconds"]) == last["seconds"]
         assert row["counts"] == "true"
+
+
+def test_components_are_written_to_the_last_bit(odd: Any) -> None:
+    (compared,) = odd.results.comparisons
+    lim = Change(-0.1 / 3, -1 / 7, 1 / 9, 0.25, "undecided")
+    compared = replace(compared, positions={"lim_ppl": lim})
+    made = component(compared, 12_576, Stability(3, 1, 0), Stability(3, 0, 2))
+    results = replace(odd.results, components=(made,))
+    (row,) = rows(data_files(results, odd.records, odd.study)["components.csv"])
+    assert [float(row[n]) for n in ("change", "low", "high")] == [
+        compared.change,
+        compared.low,
+        compared.high,
+    ]
+    limits = [float(row[f"lim_ppl.{n}"]) for n in ("change", "low", "high", "p_holm")]
+    assert limits == [-0.1 / 3, -1 / 7, 1 / 9, 0.25]
+    assert (row["parameters"], row["status"]) == ("12576", made.status)
+    assert (row["gains_ppl"], row["cheap"], row["stable"]) == (made.gains_ppl, made.cheap, "yes")
+    counts = ["stability.spikes", "reference_stability.diverged", "stability.runs"]
+    assert [row[name] for name in counts] == ["1", "2", "3"]
+
+
+def test_component_without_positions_has_empty_cells(odd: Any) -> None:
+    (compared,) = odd.results.comparisons
+    made = component(replace(compared, positions={}), 0, Stability(), Stability())
+    written = data_files(replace(odd.results, components=(made,)), odd.records, odd.study)
+    (row,) = rows(written["components.csv"])
+    assert (row["lim_ppl.change"], row["gains_lim_ppl"], row["stable"]) == ("", "", "")
+
+
+def test_published_claims_are_written_to_the_last_bit(odd: Any) -> None:
+    alone, off = Change(-0.1 / 3, -1 / 7, 1 / 9, 0.5), Change(1 / 3, 1 / 7, 0.7)
+    effects = (
+        FaultEffect("pads", alone, off, (0.1 / 3 / 9.19, 0.2)),
+        FaultEffect("held", Change(0.0, -1.0, 1.0), None),
+    )
+    whole = (Change(-0.5, -0.9, -0.1), Change(-3.0, -4.0, -2.0))
+    claim = Replicated("landmarks", "fixed", "baseline", (-9.19, -18.37), *whole, effects, "says")
+    results = replace(odd.results, replication=(claim,))
+    read = rows(data_files(results, odd.records, odd.study)["replication.csv"])
+    assert [(r["of"], r["fault"]) for r in read] == [
+        ("clean", ""),
+        ("as published", ""),
+        ("on alone", "pads"),
+        ("off alone", "pads"),
+        ("on alone", "held"),
+    ]
+    assert [float(r["change"]) for r in read] == [-0.5, -3.0, -0.1 / 3, 1 / 3, 0.0]
+    assert {(r["published.1"], r["published.2"]) for r in read} == {("-9.19", "-18.37")}
+    assert [float(read[2][f"share.{n}"]) for n in (1, 2)] == [0.1 / 3 / 9.19, 0.2]
+    assert {r["share.1"] for r in read[3:]} == {""}
+
+
+def test_studies_without_components_or_claims_have_no_files_of_them(odd: Any) -> None:
+    assert files(odd).keys() == {"arms.csv", "comparisons.csv", "changes.csv", "trials.csv"}
 
 
 def test_sheet_is_written_as_printed_without_empty_columns() -> None:

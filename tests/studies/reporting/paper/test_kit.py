@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 from latex_reader import plain, plain_prose, read_table
 from made_records import named, record, study
+from matplotlib.figure import Figure
 
 from studies.analysis.results import Results
 from studies.cli.commands import main
-from studies.reporting.paper.kit import kit_files
+from studies.reporting.paper.kit import _figure_files, kit_files
 from studies.reporting.sections import Picture, Table, sections
 
 _ODD_FIGURES = {
@@ -118,13 +120,43 @@ def test_names_that_latex_would_read_as_commands_come_through(tmp_path: Path) ->
 
 def test_figures_are_included_with_captions_and_labels(kit: dict[str, bytes]) -> None:
     source = kit["figures.tex"].decode()
-    included = re.findall(r"\\includegraphics\[width=\\textwidth\]\{(.*?)\}", source)
+    included = re.findall(r"\\includegraphics\[.*?\]\{(.*?)\}", source)
     assert sorted(included) == sorted(n for n in kit if n.endswith(".pdf"))
     labels = re.findall(r"\\label\{(.*?)\}", source)
     assert "fig:etude-1-2-comparisons" in labels
     assert len(set(labels)) == len(included)
     for caption in re.findall(r"\\caption\{(.*)\}$", source, re.MULTILINE):
         assert "Hover" not in plain(caption)
+
+
+_PACKAGES = "geometry,booktabs,adjustbox,longtable,xcolor,graphicx"
+
+
+def test_many_figures_are_set_in_groups_that_latex_can_hold() -> None:
+    """It stops at 19 figures that wait for a page."""
+    figure = Figure()
+    pictures = {f"p{n}": Picture(f"p{n}", figure, "") for n in range(30)}
+    source = _figure_files(pictures, "own")["figures.tex"].decode()
+    groups = source.split("\\clearpage\n")
+    assert [group.count("\\begin{figure}") for group in groups] == [12, 12, 6]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_whole_kit_compiles_within_the_margins(kit: dict[str, bytes], tmp_path: Path) -> None:
+    for name, content in kit.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    tables = sorted(name for name in kit if name.startswith("tables/") and name.endswith(".tex"))
+    inputs = ["methods.tex", *tables, "figures.tex"]
+    body = "".join(f"\\input{{{name}}}\\clearpage\n" for name in inputs)
+    cited = "\\bibliographystyle{plain}\\bibliography{references}"
+    opening = f"\\documentclass{{article}}\\usepackage{{{_PACKAGES}}}\\begin{{document}}"
+    (tmp_path / "page.tex").write_text(f"{opening}\n{body}{cited}\\end{{document}}")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:]
+    beyond = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", done.stdout)
+    assert [points for points in beyond if float(points) > 10] == []
 
 
 def test_equal_studies_give_equal_bytes_in_other_processes(odd: Any, tmp_path: Path) -> None:

@@ -61,12 +61,34 @@ def test_wide_sheet_is_turned_if_that_makes_it_narrower() -> None:
     assert table.packages == ("booktabs",)
 
 
-def test_sheet_that_is_wide_either_way_is_shrunk_to_the_page() -> None:
-    sheet = Sheet(tuple("abcdefghij"), (tuple("0123456789" * 2 for _ in range(10)),) * 12)
+def test_sheet_that_is_a_little_too_wide_is_shrunk_to_the_page() -> None:
+    sheet = Sheet(tuple("abcde"), (tuple("0123456789" * 2 for _ in range(5)),) * 12)
     source = latex_table(sheet, title="Wide", label="tab:wide")
     assert read_table(source).rows == cells(sheet)
     assert r"\begin{adjustbox}{max width=\textwidth}" in source
-    assert read_table(source).packages == ("booktabs", "adjustbox")
+    assert (read_table(source).packages, read_table(source).parts) == (("booktabs", "adjustbox"), 1)
+
+
+def test_sheet_that_is_much_too_wide_is_set_in_parts() -> None:
+    row = ("name", *(f"{i}" * 20 for i in range(9)))
+    sheet = Sheet(("comparison", *"abcdefghi"), (row,) * 9, caption="All of it.")
+    source = latex_table(sheet, title="Wide", label="tab:wide")
+    table = read_table(source)
+    assert (table.rows, table.parts) == (cells(sheet), 3)  # 4, 4 and 1 of the columns
+    assert r"\footnotesize" in source
+    assert (table.environment, table.packages) == ("tabular", ("booktabs",))
+    assert (table.caption, table.alignment) == ("Wide. All of it.", "l" + 9 * "r")
+    assert max(map(len, source.splitlines())) < 120
+
+
+def test_long_and_wide_sheet_is_set_in_parts_that_break_across_pages() -> None:
+    row = ("name", *("0123456789" * 2 for _ in range(9)))
+    sheet = Sheet(("trial", *"abcdefghi"), (row,) * 30)
+    source = latex_table(sheet, title="Trials", label="tab:trials")
+    table = read_table(source)
+    assert (table.rows, table.parts, table.environment) == (cells(sheet), 3, "longtable")
+    assert source.count(r"\addtocounter{table}{-1}") == 2  # one number for all parts
+    assert source.count(r"\caption{") == 1
 
 
 def test_long_sheet_breaks_across_pages() -> None:
@@ -112,7 +134,8 @@ def test_signs_beyond_ascii_have_commands(text: str, latex: str) -> None:
 
 def test_figure_has_caption_and_label() -> None:
     source = latex_figure("figures/x.pdf", "50 % of a_b", label="fig:x")
-    assert r"\includegraphics[width=\textwidth]{figures/x.pdf}" in source
+    size = r"width=\textwidth,height=0.8\textheight,keepaspectratio"
+    assert rf"\includegraphics[{size}]{{figures/x.pdf}}" in source
     assert "\\caption{50 \\% of a\\_b}\n\\label{fig:x}\n\\end{figure}\n" in source
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from latex_reader import plain_prose
 
+from hylorada import HyLoRADAConfig, TrainingConfig
 from studies.analysis.results import Results
 from studies.reporting.paper.methods import Methods, write_methods
 from studies.spec.study import Study
@@ -128,3 +129,180 @@ def test_odd_names_come_through_in_latex(odd: Any) -> None:
     assert "The arm été U+5B66 x-1 (42 trainable" in printed
     assert "made 3 independent searches of up to 6 trials of every arm" in printed
     assert "paired differences over 2 paired seeds, given as changes" in printed
+
+
+_LEARNED = {"landmark_bucketing": "learnable"}
+_PER_LAYER = {"landmark_design": "per_layer", "share_landmarks": True}
+# For each field of an adapter and its training, a value that is not the default, and what else has
+# to be set for it to make a difference.
+_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "r": (4, {}),
+    "lora_alpha": (32.0, {}),
+    "use_rslora": (False, {}),
+    "use_dora": (True, {}),
+    "lora_dropout": (0.1, {}),
+    "target_modules": (["q_proj"], {}),
+    "position_bias": (False, {}),
+    "position_bias_buckets": (16, {}),
+    "shifted_sparse_attention": (True, {}),
+    "attention_group": (16, {"shifted_sparse_attention": True}),
+    "landmarks": (False, {}),
+    "landmark_design": ("global", {}),
+    "num_landmarks": (4, {}),
+    "landmark_dropout": (0.1, {}),
+    "share_landmarks": (True, {"landmark_design": "per_layer"}),
+    "share_gates": (True, _PER_LAYER),
+    "replication_noncausal_pooling": (True, {"landmark_design": "global"}),
+    "replication_bucket_range": (999, {}),
+    "replication_untrained": ("boundaries", _LEARNED),
+    "landmark_bucketing": ("soft", {}),
+    "bucketing_study": ("mlruns/studies/before", {}),
+    "num_buckets": (16, {}),
+    "bucket_spacing": ("linear", {}),
+    "temperature": (0.1, _LEARNED),
+    "boundary_lr_scale": (5.0, _LEARNED),
+    "boundary_init": ("uniform", _LEARNED),
+    "boundary_warmup": (0.5, {**_LEARNED, "boundary_init": "fixed"}),
+    "boundary_diversity": (0.1, _LEARNED),
+    "boundary_repulsion": (0.1, _LEARNED),
+    "max_steps": (100, {}),
+    "batch_size": (8, {}),
+    "learning_rate": (1e-3, {}),
+    "lr_scheduler_type": ("linear", {}),
+    "warmup_ratio": (0.1, {}),
+    "weight_decay": (0.01, {}),
+    "max_grad_norm": (2.0, {}),
+    "adam_beta1": (0.8, {}),
+    "adam_beta2": (0.99, {}),
+    "adam_epsilon": (1e-6, {}),
+    "replication_bf16": (True, {}),
+    "replication_pads": (True, {}),
+}
+# The same for the fields of a study that change what its trials compute.
+_STUDY_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "model": ("smollm2-135m", {}),
+    "data": ("pysource", {}),
+    "text_column": ("body", {}),
+    "document_separator": ("none", {}),
+    "block_size": (64, {}),
+    "dtype": ("bfloat16", {}),
+    "trials": (3, {}),
+    "train_blocks": (500, {}),
+    "epochs": (3, {}),
+    "eval_every": (50, {"grace_steps": 100}),
+    "eval_blocks": (12, {}),
+    "test_blocks": (40, {}),
+    "sampler": ("random", {"arms": {"a": {"space": {"r": {"choice": [4, 8]}}}}}),
+    "pruner": ("none", {}),
+    "grace_steps": (50, {}),
+    "reduction_factor": (3, {}),
+    "common": ({"space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}, {}),
+    "matched": (False, {"common": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}}),
+    "searches": (3, {}),
+    "finalists": (2, {}),
+    "selection_seeds": (2, {"finalists": 2}),
+    "profile": (
+        [0.5, 1.0, 2.0],
+        {"common": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}},
+    ),
+    "seeds": (3, {}),
+    "seed_list": ([42, 123, 456], {"seeds": 3}),
+    "seed": (7, {}),
+    "spread_test": (False, {"test_blocks": 40}),
+    "arms": ({"a": {}, "b": {}}, {}),
+    "defaults": ({"max_steps": 100}, {}),
+}
+# Fields of which the results speak: they name arms, margins and levels, and cells are studies.
+_OF_RESULTS = {
+    "definition",
+    "name",
+    "subject",
+    "margin",
+    "looks",
+    "criteria",
+    "comparisons",
+    "grid",
+}
+
+
+def _sentences(**changes: Any) -> str:
+    values = {"definition": "own", "name": "own", "arms": {"a": {}}, **changes}
+    values["defaults"] = {"max_steps": 250, **values.get("defaults", {})}
+    results = Results("own", None, 0, (), (), "", (), {})
+    return write_methods(Study.from_dict(values), results, {}).markdown
+
+
+def test_every_field_of_an_adapter_and_its_training_is_known_here() -> None:
+    fields = HyLoRADAConfig().to_dict().keys() | TrainingConfig().to_dict().keys()
+    assert _OTHERWISE.keys() == fields - {"max_positions"}  # which is the study's block size
+
+
+def test_every_field_of_a_study_is_known_here() -> None:
+    known = Study.from_dict({"definition": "own", "name": "own", "arms": {"a": {}}}).to_dict()
+    assert _STUDY_OTHERWISE.keys() | _OF_RESULTS == known.keys()
+
+
+@pytest.mark.parametrize("field", _OTHERWISE)
+def test_setting_that_all_arms_share_is_stated(field: str) -> None:
+    value, needs = _OTHERWISE[field]
+    assert _sentences(defaults=needs) != _sentences(defaults={**needs, field: value})
+
+
+@pytest.mark.parametrize("field", sorted(_OTHERWISE.keys() - {"max_steps"}))  # equal in all arms
+def test_setting_in_which_arms_differ_is_stated_with_the_arm(field: str) -> None:
+    value, needs = _OTHERWISE[field]
+    text = _sentences(arms={"a": {}, "b": {"config": {field: value}}}, defaults=needs)
+    assert re.search(rf"The arm `b` fixes `{field}` = `[^`]+`\.", text)
+
+
+@pytest.mark.parametrize("field", _STUDY_OTHERWISE)
+def test_setting_of_a_study_is_stated(field: str) -> None:
+    value, needs = _STUDY_OTHERWISE[field]
+    assert _sentences(**needs) != _sentences(**{**needs, field: value})
+
+
+def test_shifted_sparse_attention_is_described_with_its_groups_and_source() -> None:
+    text = _sentences(defaults={"shifted_sparse_attention": True})
+    said = "attend within groups of 32 tokens, half of the heads in groups shifted by half a group"
+    assert f"While an adapter trains, the heads of the base {said} [@chen2024longlora];" in text
+    some = {"a": {}, "b": {"config": {"shifted_sparse_attention": True, "attention_group": 8}}}
+    assert "the heads of the base in some configurations attend within groups of" in _sentences(
+        arms=some
+    )
+
+
+def test_boundaries_and_their_regularizers_are_described() -> None:
+    learned = {"boundary_lr_scale": 5.0, "boundary_init": "fixed", "boundary_warmup": 0.25}
+    text = _sentences(defaults={**_LEARNED, **learned, "boundary_repulsion": 0.01})
+    assert (
+        "The edges of learnable buckets are smooth, sigmoids of temperature 0.02 in units of the "
+        "block. Their boundaries start at the edges of logarithmic buckets. Boundaries are trained "
+        "at 5 times the learning rate of the rest, without weight decay, and kept in the block. "
+        "They are held for the first 25 % of the steps. The training loss is lowered by 0.01 times "
+        "the smallest gap between neighbouring boundaries."
+    ) in text
+
+
+def test_parts_that_no_arm_has_are_not_described() -> None:
+    text = _sentences(defaults={"landmarks": False, "position_bias": False})
+    for word in ("andmark", "bucket", "oundaries", "attend", "faults", "layers"):
+        assert word not in text
+
+
+def test_named_seeds_epochs_and_first_blocks_are_stated() -> None:
+    text = _sentences(seed_list=[42, 123], searches=3, epochs=2, train_blocks=500, test_blocks=40)
+    assert "250 steps (2 epochs)" in text
+    assert "on the seeds 42 and 123 (in searches after the first, on seeds derived from these)" in (
+        text
+    )
+    assert "The training blocks are the first of their split." in text
+    assert "The test blocks are spread evenly over the test split." in text
+
+
+def test_faults_of_published_code_are_named() -> None:
+    arms = {"a": {}, "b": {"config": {"replication_bf16": True, "replication_pads": True}}}
+    text = _sentences(arms=arms)
+    assert (
+        "Some configurations repeat faults of published code: they hold the adapter, its gradients "
+        "and both moments in bfloat16 and train and evaluate on one paragraph a row"
+    ) in text
