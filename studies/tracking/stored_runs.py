@@ -4,12 +4,11 @@ Importing MLflow and opening its store take seconds.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from studies.tracking.artifacts import artifact_folder, local_path
-from studies.trials.records import Record
 
 # Tags that :mod:`studies.tracking.runs` and :mod:`studies.tracking.parent_run` write.
 STUDY, TRIAL, STATE = "hylorada.study", "hylorada.trial", "hylorada.state"
@@ -33,7 +32,7 @@ _CHILDREN = """
 
 
 def holds_finished(
-    storage: Path, name: str, study_id: str, records: Iterable[Record], files: Iterable[str]
+    storage: Path, name: str, study_id: str, trials: Mapping[str, str], files: Iterable[str]
 ) -> bool:
     """Return whether the database holds a study and all its trials as finished.
 
@@ -43,7 +42,7 @@ def holds_finished(
         storage: storage folder with ``mlflow.db``.
         name: name of the study.
         study_id: id of the study folder.
-        records: records of all its trials.
+        trials: state of each of its trials, by name.
         files: names of the files that its parent run must have as artifacts.
     """
     database = storage.resolve() / "mlflow.db"
@@ -60,4 +59,4 @@ def holds_finished(
     folder = local_path(artifacts)
     if folder is None or not all((folder / file).exists() for file in files):
         return False
-    return sorted(children) == sorted((r.name, r.state, STATUS.get(r.state)) for r in records)
+    return sorted(children) == sorted((t, state, STATUS.get(state)) for t, state in trials.items())

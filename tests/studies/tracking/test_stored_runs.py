@@ -27,7 +27,7 @@ def _finish(store: Mlflow, study: str, path: Path) -> tuple[BackgroundTracker, l
 
 
 def _holds(store: Mlflow, study: str, records: list[Record], name: str = EXPERIMENT) -> bool:
-    return holds_finished(store.storage, name, study, records, [_FILE])
+    return holds_finished(store.storage, name, study, {r.name: r.state for r in records}, [_FILE])
 
 
 def test_finished_study_is_held(store: Mlflow, tmp_path: Path) -> None:
@@ -95,7 +95,8 @@ def test_copied_storage_still_points_to_the_original(store: Mlflow, tmp_path: Pa
     (tmp_path / "mlflow.db").write_bytes((store.storage / "mlflow.db").read_bytes())
     _, records = _finish(store, "copied", tmp_path)
     assert _holds(store, "copied", records)
-    assert not holds_finished(tmp_path, EXPERIMENT, "copied", records, [_FILE])
+    states = {r.name: r.state for r in records}
+    assert not holds_finished(tmp_path, EXPERIMENT, "copied", states, [_FILE])
 
 
 @pytest.mark.parametrize("content", [None, b"", b"SQLite format 3\0 and garbage", b"garbage"])
@@ -104,5 +105,5 @@ def test_database_that_is_lost_or_damaged_holds_nothing(
 ) -> None:
     if content is not None:
         (tmp_path / "mlflow.db").write_bytes(content)
-    assert not holds_finished(tmp_path, EXPERIMENT, "none", [], [])
+    assert not holds_finished(tmp_path, EXPERIMENT, "none", {}, [])
     assert (tmp_path / "mlflow.db").exists() == (content is not None)
