@@ -2,8 +2,9 @@
 
 The base sees the K x b rows of all seats as one batch. Each adapted linear module adds to each
 seat's rows that seat's low-rank update. The stacked factors are built from the adapters' own
-parameters, so the gradients reach them. The base has no gradient and every operation acts row by
-row: a seat's numbers don't depend on its neighbours, and a seat that turns to NaN harms no other.
+parameters, so the gradients reach them; lower ranks are padded with zeros. The base has no gradient
+and every operation acts row by row: a seat's numbers don't depend on its neighbours, and a seat
+that turns to NaN harms no other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,6 @@ from hylorada.adapters.lora import position_factors, updated_norms, weight_of
 from hylorada.adapters.running_pools import History, Tokens
 from hylorada.adapters.shifted_sparse_attention import group_heads
 from hylorada.base_models.architectures import (
-    Target,
     architecture_of,
     decoder_layers,
     head_of,
@@ -39,6 +39,12 @@ from hylorada.base_models.architectures import (
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.dropout import draws_in_layers, landmark_masks, lora_masks
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
+from hylorada.multi_adapter.stacking import (
+    all_targets,
+    factor_sizes,
+    padded_updates,
+    stacked_factors,
+)
 from hylorada.runtime.devices import column, to_device
 
 # Limit on the compiled variants of a layer. Beyond torch's default of 8, it would silently run
@@ -57,13 +63,10 @@ class _Pass:
         tokens: Tokens,
         base: PreTrainedModel,
     ) -> None:
-        ranks = {a.config.r for a in adapters}
-        if len(ranks) > 1:
-            raise ValueError(f"the seats of a pack must have equal `r`, got {sorted(ranks)}")
         self.adapters = adapters
         self.rows = rows
         self.tokens = tokens
-        self.rank = ranks.pop()
+        self.rank = max(a.config.r for a in adapters)
         self.base = base
         self.dtype = base.dtype
         self.draws_in_layers = any(map(draws_in_layers, adapters))
@@ -104,12 +107,13 @@ class _Pass:
         return modules if any(m is not None for m in modules) else []
 
     def _updates(self) -> dict[str, LowRank]:
-        targets = self._targets()
+        targets = all_targets(self.adapters)
         if not targets:
             return {}
         gains = self._gains()
-        sizes = [n for t in targets.values() for n in self._sizes(t)]
-        pieces = iter(torch.ops.aten.split_with_sizes_copy(self._stacked(targets), sizes, dim=1))
+        stacked = stacked_factors(self.adapters, targets, self.rank).to(self.dtype)
+        sizes = [n for t in targets.values() for n in factor_sizes(t, self.rank)]
+        pieces = iter(torch.ops.aten.split_with_sizes_copy(stacked, sizes, dim=1))
         updates = {}
         for path, target in targets.items():
             masks = lora_masks(self.adapters, path)
@@ -133,8 +137,7 @@ class _Pass:
         magnitude = torch.stack(magnitudes)
         norms = updated_norms(
             weight_of(self.base.get_submodule(path)).to(magnitude.dtype),
-            torch.stack([u.lora_A for u in updates]),
-            torch.stack([u.lora_B for u in updates]),
+            *padded_updates(updates),
             column(tuple((a.config.scaling,) for a in adapters), magnitude.dtype, magnitude.device)[
                 0
             ],
@@ -144,31 +147,6 @@ class _Pass:
             everyone = factors.new_ones(len(self.adapters), factors.shape[1])
             factors = everyone.index_copy(0, to_device(seats, factors.device), factors)
         return (factors - 1).to(self.dtype)
-
-    def _targets(self) -> dict[str, Target]:
-        first = self.adapters[0].targets
-        if all(list(a.targets) == list(first) for a in self.adapters):
-            return first
-        return {path: target for a in self.adapters for path, target in a.targets.items()}
-
-    def _sizes(self, target: Target) -> tuple[int, int]:
-        return self.rank * target.in_features, self.rank * target.out_features
-
-    def _stacked(self, targets: dict[str, Target]) -> Tensor:
-        """Return [K, all LoRA factors of ``targets``] in the dtype of the base."""
-        vectors = []
-        for adapter in self.adapters:
-            vector = adapter.lora_vector()
-            # Equal dicts may differ in order, but a vector has one order.
-            if list(adapter.targets) != list(targets):
-                sizes = [sum(self._sizes(t)) for t in adapter.targets.values()]
-                own = dict(zip(adapter.targets, vector.split(sizes), strict=True))
-                absent = (vector.new_zeros(sum(self._sizes(t))) for t in targets.values())
-                vector = torch.cat(
-                    [own.get(path, zeros) for path, zeros in zip(targets, absent, strict=True)]
-                )
-            vectors.append(vector)
-        return torch.stack(vectors).to(self.dtype)
 
     def _gains(self) -> Sequence[Tensor]:
         """Return the factors of each layer's low-rank activations: scaling times position factors.
@@ -305,7 +283,7 @@ class Pack:
         """Return the NLL in nats of each predicted token.
 
         Args:
-            adapters: K adapters of equal rank; in train mode they use dropout.
+            adapters: K adapters; in train mode they use dropout.
             input_ids: [K, b, T]; seat k's rows are ``input_ids[k]``.
 
         Returns:

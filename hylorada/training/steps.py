@@ -14,6 +14,7 @@ from hylorada.data.perplexity import Evaluation, summarize
 from hylorada.errors import Diverged, DoesNotFit
 from hylorada.multi_adapter.pack import Pack
 from hylorada.runtime.devices import is_out_of_memory, to_device
+from hylorada.training.passes import shared_passes
 from hylorada.training.seat import PendingStep, Seat, update
 
 Name = TypeVar("Name", bound=Hashable)
@@ -31,7 +32,8 @@ def train_step(
     """Train every seat for one optimizer step, each by its own schedule, and wait for the results.
 
     Losses are summed over seats, so each adapter's gradient equals that of training alone. Seats of
-    unequal rank or batch size can't share a forward pass; they take turns.
+    unequal batch size can't share a forward pass; they take turns. So do seats whose ranks are far
+    apart (:func:`hylorada.training.passes.shared_passes`).
 
     Args:
         pack: the pack with the base.
@@ -57,10 +59,11 @@ def start_step(
     Returns:
         Parts of the step for :func:`read_step`.
     """
-    groups: dict[tuple[int, int], list[Name]] = defaultdict(list)
+    by_batch: dict[int, dict[Name, Adapter]] = defaultdict(dict)
     for name, seat in seats.items():
-        groups[seat.adapter.config.r, seat.order.batch_size].append(name)
-    waiting = [part for names in groups.values() for part in _parts(names, pack.max_seats)]
+        by_batch[seat.order.batch_size][name] = seat.adapter
+    passes = [p for group in by_batch.values() for p in shared_passes(group, pack.base)]
+    waiting = [part for names in passes for part in _parts(names, pack.max_seats)]
     started: list[StartedStep[Name]] = []
     while waiting:
         names = waiting.pop(0)
@@ -148,12 +151,10 @@ def evaluate(
     """
     if rows is None:
         rows = _EVALUATION_TOKENS[pack.base.device.type] // blocks.input_ids.shape[1]
-    by_rank: dict[int, list[int]] = defaultdict(list)
-    for k, adapter in enumerate(adapters):
+    for adapter in adapters:
         adapter.eval()
-        by_rank[adapter.config.r].append(k)
     evaluations: dict[int, Evaluation] = {}
-    for members in by_rank.values() if adapters else [[0]]:
+    for members in shared_passes(dict(enumerate(adapters)), pack.base) or [[0]]:
         results = _evaluate_together(
             pack, [adapters[k] for k in members] if adapters else [], blocks, rows
         )

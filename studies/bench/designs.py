@@ -36,11 +36,11 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {  # by name: configuration fields ad
 _BUCKETS = 32
 
 
-def trial_adapter(setting: Setting, design: str = LORA) -> HyLoRADAConfig:
-    """Return the adapter config of a design; LoRA alone is what PEFT can train too."""
+def trial_adapter(setting: Setting, design: str = LORA, trial: int = 0) -> HyLoRADAConfig:
+    """Return a trial's adapter config for a design; LoRA alone is what PEFT can train too."""
     size = setting.block_size
     lora: dict[str, Any] = {
-        "r": setting.r,
+        "r": setting.rank_of(trial),
         "lora_alpha": ALPHA,
         "position_bias": False,
         "landmarks": False,

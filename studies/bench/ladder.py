@@ -1,5 +1,6 @@
 """The benchmark's rows: the plain loop, processes, and packs of growing size, measured in turns."""
 
+import dataclasses
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class _Entry:
     kind: Kind
     trials: int = 1
     design: str = LORA
+    ranks: tuple[int, ...] = ()
     seconds: list[float] = field(default_factory=list)
     peak: int | None = None
     series: dict[int, list[float]] = field(default_factory=dict)
@@ -89,19 +91,27 @@ class Ladder:
             self.matmul_rates.append(matmul_rate(self.setting))
             for entry in entries:
                 self._measure(entry)
-        solo = self._solo({k for e in entries for k in e.series if e.design == LORA})
+        solo = self._solo(
+            {(k, self._ranked(e.ranks).rank_of(k)) for e in entries for k in _comparable(e)}
+        )
         return [self._row(e, solo) for e in entries]
 
-    def loop(self, trials: int, design: str = LORA) -> PackLoop:
-        """Return a fresh pack of trials 0, 1, ..., K-1."""
-        return PackLoop(self._lanes, self.setting, self._input_ids, range(trials), design)
+    def loop(self, trials: int, design: str = LORA, ranks: tuple[int, ...] = ()) -> PackLoop:
+        """Return a fresh pack of trials 0, 1, ..., K-1, of these ranks in turn."""
+        setting = self._ranked(ranks)
+        return PackLoop(self._lanes, setting, self._input_ids, range(trials), design)
 
-    def measure_memory(self, trials: int, design: str = LORA) -> Memory | None:
+    def _ranked(self, ranks: tuple[int, ...]) -> Setting:
+        return dataclasses.replace(self.setting, ranks=ranks)
+
+    def measure_memory(
+        self, trials: int, design: str = LORA, ranks: tuple[int, ...] = ()
+    ) -> Memory | None:
         """Measure the memory of a pack; return None if it does not fit."""
         if self.setting.device == "cpu":
-            return cpu_memory(self.setting, self._input_ids, trials, design)
+            return cpu_memory(self._ranked(ranks), self._input_ids, trials, design)
         try:
-            return gpu_memory(lambda: self.loop(trials, design), self._base_bytes)[1]
+            return gpu_memory(lambda: self.loop(trials, design, ranks), self._base_bytes)[1]
         except RuntimeError as error:
             if is_out_of_memory(error):
                 self._lanes.max_seats = None  # this limit is only for the pack that did not fit
@@ -127,7 +137,9 @@ class Ladder:
         # Designs are compared in the largest pack only.
         entries += packs if "packs" in parts else packs[-1:]
         if "designs" in parts and packs:
-            entries += self._warm_designs()
+            entries += self._warm_fitting(self._designs())
+        if self._plan.ranks and packs:
+            entries += self._warm_fitting(self._ranks())
         return entries
 
     def _warm_packs(self) -> list[_Entry]:
@@ -144,14 +156,26 @@ class Ladder:
             entries.append(entry)
         return entries
 
-    def _warm_designs(self) -> list[_Entry]:
-        """Warm up the largest pack with each design except LoRA alone, which has a row already."""
+    def _designs(self) -> list[_Entry]:
+        """Return the largest pack with each design except LoRA alone, which has a row already."""
         size = self.largest
-        entries = [
+        return [
             _Entry(f"pack of {size}, {name}", "pack", size, name)
             for name in DESIGNS
             if name != LORA
         ]
+
+    def _ranks(self) -> list[_Entry]:
+        """Return the largest pack with each of the ranks, then with all of them."""
+        size, ranks = self.largest, self._plan.ranks
+        mixes = [*((rank,) for rank in ranks), ranks]
+        return [
+            _Entry(f"pack of {size}, r {','.join(map(str, mix))}", "pack", size, ranks=mix)
+            for mix in mixes
+        ]
+
+    def _warm_fitting(self, entries: list[_Entry]) -> list[_Entry]:
+        """Warm up packs, and return those that fit."""
         fitting = [e for e in entries if self._warm_pack(e)]
         self.notes += [f"{e.name}: does not fit in memory" for e in entries if e not in fitting]
         return fitting
@@ -175,14 +199,14 @@ class Ladder:
     def _warm_pack(self, entry: _Entry) -> bool:
         """Warm up a pack, and return whether it fits."""
         self._say(f"warming up: {entry.name}")
-        memory = self.measure_memory(entry.trials, entry.design)
+        memory = self.measure_memory(entry.trials, entry.design, entry.ranks)
         if memory is None:
             return False
         entry.peak = memory.peak
-        if entry.design == LORA:
+        if entry.design == LORA and not entry.ranks:
             self.memories[entry.trials] = memory
         if self.setting.device == "cpu":
-            time_steps(self.loop(entry.trials, entry.design), 1, "cpu")
+            time_steps(self.loop(entry.trials, entry.design, entry.ranks), 1, "cpu")
         return True
 
     def _measure(self, entry: _Entry) -> None:
@@ -200,28 +224,28 @@ class Ladder:
             self._lanes.rest()
             loop = self._plain
         else:
-            loop = self.loop(entry.trials, entry.design)
+            loop = self.loop(entry.trials, entry.design, entry.ranks)
         time_steps(loop, WARM_STEPS, self.setting.device)
         entry.seconds.append(time_steps(loop, self.setting.steps, self.setting.device))
         if isinstance(loop, PackLoop):
             entry.series = {k: loop.series[k] for k in spread(entry.trials, _CHECKED)}
 
-    def _solo(self, trials: set[int]) -> dict[int, list[float]]:
-        """Return the loss series of each trial trained alone in a pack of one."""
+    def _solo(self, trials: set[tuple[int, int]]) -> dict[tuple[int, int], list[float]]:
+        """Return the loss series of each trial and rank, trained alone in a pack of one."""
         solo_series = {}
         if trials:
             self._say(f"solo runs of {len(trials)} trials, to compare losses")
-        for trial in sorted(trials):
-            loop = PackLoop(self._lanes, self.setting, self._input_ids, [trial])
+        for trial, rank in sorted(trials):
+            loop = PackLoop(self._lanes, self._ranked((rank,)), self._input_ids, [trial])
             time_steps(loop, WARM_STEPS + self.setting.steps, self.setting.device)
-            solo_series[trial] = loop.series[trial]
+            solo_series[trial, rank] = loop.series[trial]
         return solo_series
 
-    def _row(self, entry: _Entry, solo: dict[int, list[float]]) -> Row:
-        comparable = entry.series if entry.design == LORA else {}
+    def _row(self, entry: _Entry, solo: dict[tuple[int, int], list[float]]) -> Row:
+        setting = self._ranked(entry.ranks)
         differences = [
-            max(abs(a - b) for a, b in zip(series, solo[k], strict=True))
-            for k, series in comparable.items()
+            max(abs(a - b) for a, b in zip(series, solo[k, setting.rank_of(k)], strict=True))
+            for k, series in _comparable(entry).items()
         ]
         return Row(
             name=entry.name,
@@ -230,10 +254,18 @@ class Ladder:
             trial_steps=entry.trials * self.setting.steps,
             seconds=entry.seconds,
             design=entry.design,
-            parameters=self.loop(1, entry.design).num_parameters(),
+            ranks=entry.ranks,
+            parameters=self.loop(
+                max(1, len(entry.ranks)), entry.design, entry.ranks
+            ).num_parameters(),
             peak_bytes=entry.peak,
             loss_difference=max(differences, default=None),
         )
+
+
+def _comparable(entry: _Entry) -> dict[int, list[float]]:
+    """Return the loss series that are compared with those of solo runs."""
+    return entry.series if entry.design == LORA else {}
 
 
 def spread(whole: int, parts: int) -> Sequence[int]:

@@ -136,10 +136,11 @@ class PackLoop:
         trials: Sequence[int],
         design: str = LORA,
     ) -> None:
-        config = trial_adapter(setting, design)
         order = trial_order(setting, input_ids)
         self._lanes, self._input_ids = lanes, torch.from_numpy(input_ids).to(lanes.base.device)
-        self._seats = {k: self._seat(k, config, setting, order) for k in trials}
+        self._seats = {
+            k: self._seat(k, trial_adapter(setting, design, k), setting, order) for k in trials
+        }
         self.series: dict[int, list[float]] = {k: [] for k in trials}
         self._unread: list[Any] = []
 
@@ -166,8 +167,8 @@ class PackLoop:
             self.series[trial].append(loss if isinstance(loss, float) else math.nan)
 
     def num_parameters(self) -> int:
-        """Return the number of trained parameters of one seat."""
-        return next(iter(self._seats.values())).adapter.num_parameters()
+        """Return the number of trained parameters of a seat, the largest if ranks differ."""
+        return max(seat.adapter.num_parameters() for seat in self._seats.values())
 
 
 def matmul_parameters(base: PreTrainedModel) -> int:

@@ -34,6 +34,8 @@ class BenchOptions:
         block_size: T, tokens per block.
         batch_size: blocks per trial-step.
         r: LoRA rank.
+        ranks: ranks such as ``4,8,16``, to compare a pack that mixes them with packs of one rank
+            each; None leaves these rows out.
         packs: pack sizes such as ``1,2,4``; None means the powers of two up to ``max_pack``.
         max_pack: largest pack size.
         steps: optimizer steps of every trial in one measurement.
@@ -54,6 +56,7 @@ class BenchOptions:
     block_size: int | None = None
     batch_size: int | None = None
     r: int = 8
+    ranks: str | None = None
     packs: str | None = None
     max_pack: int | None = None
     steps: int = 20
@@ -82,6 +85,8 @@ class Setting:
         dtype: data type of the base.
         device: ``cuda`` or ``cpu``.
         steps: optimizer steps of every trial in one measurement.
+        ranks: ranks of trials 0, 1, 2, ..., again from the first after the last; empty if all
+            trials have rank ``r``.
     """
 
     base: str
@@ -93,6 +98,11 @@ class Setting:
     dtype: str
     device: str
     steps: int
+    ranks: tuple[int, ...] = ()
+
+    def rank_of(self, trial: int) -> int:
+        """Return the LoRA rank of a trial."""
+        return self.ranks[trial % len(self.ranks)] if self.ranks else self.r
 
     @property
     def tokens(self) -> int:
@@ -107,6 +117,7 @@ class Plan:
     setting: Setting
     parts: tuple[Part, ...]
     packs: tuple[int, ...]
+    ranks: tuple[int, ...]
     repeats: int
     processes: int
     search: bool
@@ -132,6 +143,7 @@ def check(options: BenchOptions) -> Plan:
     base, data = _inputs(options, block_size, problems)
     packs = _packs(options, cuda, problems)
     parts = _parts(options, problems)
+    ranks = _ranks(options, packs, parts, problems)
     if options.profile is not None and not options.profile.absolute().parent.is_dir():
         problems.append(f"profile {str(options.profile)!r}: its folder does not exist")
     if problems:
@@ -151,6 +163,7 @@ def check(options: BenchOptions) -> Plan:
         setting=setting,
         parts=parts,
         packs=packs,
+        ranks=ranks,
         repeats=options.repeats,
         processes=options.processes or (8 if cuda else available_cores()),
         search=options.search,
@@ -216,6 +229,29 @@ def _packs(options: BenchOptions, cuda: bool, problems: list[str]) -> tuple[int,
         problems.append(f"packs must be sizes such as 1,2,4, got {options.packs!r}")
         return ()
     return tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+
+
+def _ranks(
+    options: BenchOptions, packs: Sequence[int], parts: Sequence[Part], problems: list[str]
+) -> tuple[int, ...]:
+    if options.ranks is None:
+        return ()
+    try:
+        ranks = tuple(sorted({int(rank) for rank in options.ranks.split(",")}))
+    except ValueError:
+        ranks = ()
+    if len(ranks) < 2:
+        problems.append(f"ranks must be two or more, such as 4,8,16, got {options.ranks!r}")
+        return ()
+    for rank in ranks:
+        problems += [f"ranks: {p}" for p in field_problems(HyLoRADAConfig, {"r": rank})]
+    if "packs" not in parts:
+        problems.append("ranks are compared in packs; add packs to the rows")
+    if packs and max(packs) < len(ranks):
+        problems.append(
+            f"ranks: a pack of {max(packs)} can't mix {len(ranks)} ranks; measure a larger pack"
+        )
+    return ranks
 
 
 def _parts(options: BenchOptions, problems: list[str]) -> tuple[Part, ...]:

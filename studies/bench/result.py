@@ -20,8 +20,9 @@ class Row:
         trials: number of trials that train at the same time.
         trial_steps: steps of all trials together in one repeat.
         seconds: seconds of each repeat.
-        parameters: number of parameters that each trial trains.
+        parameters: number of parameters that each trial trains; the largest if ranks differ.
         design: one of :data:`DESIGNS`.
+        ranks: ranks of the trials in turn; empty if all have the setting's rank.
         peak_bytes: peak memory with the base, summed over processes if there are several.
         loss_difference: largest difference of a trial's loss from its solo run; None if there is
             no solo run.
@@ -34,6 +35,7 @@ class Row:
     seconds: Sequence[float]
     parameters: int
     design: str = LORA
+    ranks: Sequence[int] = ()
     peak_bytes: int | None = None
     loss_difference: float | None = None
 
@@ -78,7 +80,8 @@ class Bench:
     def design_rows(self) -> Sequence[Row]:
         """Rows of packs of one size, LoRA alone first; empty if designs were not measured."""
         sizes = {r.trials for r in self.rows if r.design != LORA}
-        return [r for r in self.rows if r.kind == "pack" and r.trials in sizes]
+        packs = [r for r in self.rows if r.kind == "pack" and not r.ranks]
+        return [r for r in packs if r.trials in sizes]
 
     def step_time_ratios(self, row: Row) -> Sequence[float]:
         """Return the ratio of a step's time to that of LoRA alone in each repeat.
@@ -89,6 +92,25 @@ class Bench:
         return (
             [] if lora is None else [a / b for a, b in zip(row.seconds, lora.seconds, strict=True)]
         )
+
+    @property
+    def mixed_row(self) -> Row | None:
+        """The pack that mixes ranks; None if ranks were not compared or it did not fit."""
+        return next((r for r in self.rows if len(r.ranks) > 1), None)
+
+    def mixed_rank_ratios(self) -> Sequence[float]:
+        """Return the speed of the pack that mixes ranks over that of packs of one rank, by repeat.
+
+        The latter is what its trials would take, each in a pack of its own rank. Empty without
+        such packs.
+        """
+        mixed = self.mixed_row
+        equal = {r.ranks[0]: r.seconds for r in self.rows if len(r.ranks) == 1}
+        if mixed is None or set(mixed.ranks) - equal.keys():
+            return []
+        turns = [equal[mixed.ranks[k % len(mixed.ranks)]] for k in range(mixed.trials)]
+        means = [statistics.mean(repeat) for repeat in zip(*turns, strict=True)]
+        return [a / b for a, b in zip(means, mixed.seconds, strict=True)]
 
     def figures(self, row: Row) -> dict[str, float | None]:
         """Return the figures of a row for the tables; the last two compare it with LoRA alone."""
@@ -114,9 +136,15 @@ class Bench:
     def _lora_beside(self, row: Row) -> Row | None:
         """Return the row of LoRA alone in a pack of the same size; None if this row is no pack."""
         packs = (r for r in self.rows if row.kind == r.kind == "pack" and r.trials == row.trials)
-        return next((r for r in packs if r.design == LORA), None)
+        return next((r for r in packs if r.design == LORA and not r.ranks), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, raw repeats included, as JSON types."""
         rows = [{**asdict(r), "seconds": list(r.seconds), **self.figures(r)} for r in self.rows]
-        return {**asdict(self), "rows": rows, "matmul_rate": self.matmul_rate}
+        mixed = self.mixed_rank_ratios()
+        return {
+            **asdict(self),
+            "rows": rows,
+            "matmul_rate": self.matmul_rate,
+            "mixed_rank_ratio": statistics.median(mixed) if mixed else None,
+        }

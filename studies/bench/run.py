@@ -52,6 +52,7 @@ def run_bench(plan: Plan, say: Say) -> Bench:
             setting={
                 **dataclasses.asdict(plan.setting),
                 "base": plan.setting.shape or plan.setting.base,
+                "ranks": list(plan.ranks),
             },
             provenance=provenance,
             step_operations=step_operations(ladder.base, plan.setting),

@@ -83,7 +83,19 @@ def _details(bench: Bench) -> list[str]:
     lines = []
     if bench.matmul_rates:
         lines.append(f"matmul rate: {bench.matmul_rate / 1e12:.3g} TFLOP/s")
+    lines += _rank_lines(bench)
     return [*lines, *_memory_lines(bench), *_report_lines(bench), *_search_lines(bench)]
+
+
+def _rank_lines(bench: Bench) -> list[str]:
+    ratios, mixed = bench.mixed_rank_ratios(), bench.mixed_row
+    if not ratios or mixed is None:
+        return []
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+    return [
+        f"{mixed.name}: {middle:.3f}x the rate of packs of one rank each "
+        f"(middle half of repeats {low:.3f} - {high:.3f})"
+    ]
 
 
 def _memory_lines(bench: Bench) -> list[str]:

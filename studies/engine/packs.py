@@ -91,12 +91,7 @@ class Engine:
         Raises:
             InputError: a job can't run on this base.
         """
-        seats: dict[tuple[int, int], list[Seat]] = defaultdict(list)
-        for job in jobs:
-            seat = self._seat(job)
-            seats[seat.adapter.config.r, seat.order.batch_size].append(seat)
-        for members in seats.values():
-            probe(self._lanes.packs[0], members, self._train_ids)
+        probe(self._lanes.packs[0], [self._seat(job) for job in jobs], self._train_ids)
 
     def build(self, job: Job) -> Occupant:
         """Build a seat for a trial, from its checkpoint if it has one.

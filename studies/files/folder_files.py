@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from os.path import isdir, isfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -39,6 +39,7 @@ _BEFORE_SEARCHES = {  # values for studies that were run before these fields exi
 _LOCK_S = 5.0  # `status` holds the lock while it ends the MLflow runs of a dead process
 # Pauses between tries: long enough for a hiccup of a file share, short enough for a full disk.
 _PAUSES_S = (0.5, 2.0, 8.0)
+_TAIL = 1 << 14  # bytes at the end of a file in which to look for the end of its last line first
 
 
 def study_lock(folder: Path) -> FileLock:
@@ -304,6 +305,19 @@ def _complete_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
+def _complete_size(file: BinaryIO) -> int:
+    """Return the size of a file's complete lines, reading no more than its end if that is sound."""
+    size, length = file.seek(0, os.SEEK_END), _TAIL
+    while True:
+        start = max(0, size - length)
+        file.seek(start)
+        complete = _complete_lines(file.read())
+        # Zeros and line breaks alone may continue zeros that begin before this part.
+        if start == 0 or complete.strip(b"\0\n"):
+            return start + len(complete)
+        length *= 2
+
+
 def append_line(path: Path, line: str) -> None:
     """Append a line and sync it to disk, after cutting off a line that a crash left unfinished."""
     # The size is taken before the first try: a try that fails late may have
@@ -313,8 +327,7 @@ def append_line(path: Path, line: str) -> None:
     def write() -> None:
         with path.open("ab+") as file:
             if not sizes:
-                file.seek(0)
-                sizes.append(len(_complete_lines(file.read())))
+                sizes.append(_complete_size(file))
             file.truncate(sizes[0])
             file.write(line.encode() + b"\n")
             file.flush()

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 Progress = Literal["auto", "live", "plain", "none"]
 PROGRESS: tuple[str, ...] = get_args(Progress)
+MOST_SEATS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +19,7 @@ from studies.reporting.terminal import say
 from studies.runner.cell_reports import report_grid
 from studies.runner.resolve import Budget, check_budget, resolve, with_looks
 from studies.runner.run import check_inputs, run_study
-from studies.spec.changes import changes, fewer
+from studies.spec.changes import as_requested, changes, fewer
 from studies.spec.grid import Cell, cells
 from studies.spec.study import Study
 from studies.trials.records import check_kinds
@@ -190,24 +189,10 @@ def _refuse_changed(study: Study, options: Options) -> None:
     path = options.study_folder(study.name) / "study.json"
     if not path.exists():
         return
-    stored = stored_study(path)
-    if study.document_separator == "auto":  # the folder stores the separator it resolved to
-        stored["document_separator"] = "auto"
-    if study.epochs is not None:
-        _reopen(stored, study)
-    if differing := changes(stored, study):
+    if differing := changes(as_requested(stored_study(path), study), study):
         raise InputError(
             [f"study {study.name!r} exists with other settings: {c}" for c in differing]
         )
-
-
-def _reopen(stored: dict[str, Any], study: Study) -> None:
-    """Drop the steps and reports of a stored study that the epochs of a cell still leave open."""
-    if "max_steps" not in study.defaults:
-        stored["defaults"] = {k: v for k, v in stored["defaults"].items() if k != "max_steps"}
-    for field in ("eval_every", "grace_steps"):
-        if getattr(study, field) is None:
-            stored[field] = None
 
 
 @contextmanager

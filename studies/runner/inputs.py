@@ -11,7 +11,7 @@ from typing import Any
 from hylorada import InputError
 from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.paths import path_problem
-from studies.process.options import Options
+from studies.process.options import MOST_SEATS, Options
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
@@ -26,7 +26,6 @@ from studies.trials.messages import LAST_SPLIT, split_for
 EXPLAIN = LAST_SPLIT["explain"]
 _PADS = {"replication_pads": True}
 _FEWEST_UNSEEN = 20  # blocks; with fewer no correlation can be measured
-_MOST_SEATS = 1024
 _LONG = 1000  # characters per token; a text with more for each token of a block surely has a block
 
 
@@ -141,8 +140,8 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
             service.check_server(uri, name) if isinstance(name, str) else []
         )
     problems += _address_problems(options.address)
-    if options.seats is not None and not 1 <= options.seats <= _MOST_SEATS:
-        limit = "least 1" if options.seats < 1 else f"most {_MOST_SEATS}"
+    if options.seats is not None and not 1 <= options.seats <= MOST_SEATS:
+        limit = "least 1" if options.seats < 1 else f"most {MOST_SEATS}"
         problems.append(f"--pack-size must be at {limit}, got {options.seats}")
     base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
     return problems, base, tokenizer, _text(problems, values, tokenizer)

@@ -19,6 +19,7 @@ from studies.process.environment import make_private, short_folder, short_root, 
 from studies.process.errors import StudyStopped, as_stop
 from studies.process.options import Options
 from studies.reporting.terminal import say
+from studies.runner.finished import finished_results, mark_finished
 from studies.search.devices import Devices
 from studies.spec.study import Study
 
@@ -36,6 +37,8 @@ def run_study(
     study: Study, options: Options, console: Console, callbacks: "Callbacks | None" = None
 ) -> "Results":
     """Search, confirm and report a study; resume one that was interrupted.
+
+    The results of a finished study that has not changed are read from its folder.
 
     In a program that has called ``ray.init()``, the study runs on that Ray as on a cluster and
     leaves it running.
@@ -56,11 +59,15 @@ def run_study(
             saved.
         KeyboardInterrupt: the user or the system has ended the process; the state is saved.
     """
+    if (stored := finished_results(study, options)) is not None:
+        return stored
     with _prepare(study, options, console, callbacks=callbacks) as opened:
         from studies.search.stages import report, search_and_confirm
 
         base = search_and_confirm(opened)
-        return report(opened, base)
+        results = report(opened, base)
+    mark_finished(study, options)
+    return results
 
 
 def explain_study(
@@ -95,7 +102,9 @@ def explain_study(
     with _prepare(study, options, console, trains=True, check=check) as opened:
         from studies.search.explain import explain_winner
 
-        return explain_winner(opened, request)
+        explanation = explain_winner(opened, request)
+    mark_finished(study, options)
+    return explanation
 
 
 def check_inputs(study: Study, options: Options) -> None:

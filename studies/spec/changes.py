@@ -26,6 +26,30 @@ def differing(before: Mapping[str, Any], study: Study) -> list[str]:
     ]
 
 
+def is_same(stored: Mapping[str, Any], study: Study) -> bool:
+    """Return whether a requested study is the stored one in all settings, the free ones too."""
+    then, now = _both(as_requested(stored, study), study)
+    return then == now
+
+
+def as_requested(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """Return a stored study with what the text decides left open where the request leaves it open.
+
+    The folder stores the separator that "auto" stands for, and the steps that epochs take.
+    """
+    values = dict(stored)
+    if study.document_separator == "auto":
+        values["document_separator"] = "auto"
+    if study.epochs is None:
+        return values
+    if "max_steps" not in study.defaults:
+        values["defaults"] = {k: v for k, v in values["defaults"].items() if k != "max_steps"}
+    for field in ("eval_every", "grace_steps"):
+        if getattr(study, field) is None:
+            values[field] = None
+    return values
+
+
 def _both(before: Mapping[str, Any], study: Study) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of both studies by dotted name, with equal names for equal files."""
     then, now = (dict(_leaves(json.loads(json.dumps(v)))) for v in (before, study.to_dict()))

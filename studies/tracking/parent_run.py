@@ -7,14 +7,13 @@ from mlflow.entities import Run, ViewType
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from studies.tracking.runs import CHILD_OF, CLOSED_BY, StudyRuns, is_deleted, restore, search
-
-_STUDY = "hylorada.study"
+from studies.tracking.stored_runs import STUDY
 
 
 def find_parent(client: MlflowClient, experiment: str, study_id: str) -> Run | None:
     """Return the parent run of one study folder; a deleted one only if there is no other."""
     return min(
-        search(client, experiment, f"tags.`{_STUDY}` = '{study_id}'"), key=is_deleted, default=None
+        search(client, experiment, f"tags.`{STUDY}` = '{study_id}'"), key=is_deleted, default=None
     )
 
 
@@ -32,7 +31,7 @@ def open_study(
     """
     parent = find_parent(client, experiment, study_id)
     if parent is None:
-        parent = client.create_run(experiment, tags={_STUDY: study_id, MLFLOW_RUN_NAME: name})
+        parent = client.create_run(experiment, tags={STUDY: study_id, MLFLOW_RUN_NAME: name})
     restored = ["the study's run"] if restore(client, parent) else []
     client.update_run(parent.info.run_id, status="RUNNING")
     if CLOSED_BY in parent.data.tags:

@@ -28,14 +28,13 @@ from studies.tracking.run_values import (
     report_metrics,
     tags_of,
 )
+from studies.tracking.stored_runs import STATE, STATUS, TRIAL
 from studies.trials.messages import Report
 from studies.trials.records import Record
 
-_STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
-_STATE, _REASON = "hylorada.state", "hylorada.reason"
+_REASON = "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
 CHILD_OF = "hylorada.child_of"  # the study's id: finds the trials even without a parent run
-_TRIAL = "hylorada.trial"  # the trial's name: people rename runs in MLflow's page
 _NOT_FINITE = "hylorada.not_finite"
 _HASH, CLOSED_BY = "config_hash", "closed_by"
 _BATCH = 500  # metrics in a request; MLflow's limit is 1,000
@@ -70,7 +69,7 @@ class _Child:
 
     def has_ended_as(self, state: str) -> bool:
         """Return whether the run was closed with a record in this state."""
-        return self.state == state and self.status == _STATUS.get(state)
+        return self.state == state and self.status == STATUS.get(state)
 
 
 class StudyRuns:
@@ -108,7 +107,8 @@ class StudyRuns:
         runs: dict[str, list[Run]] = {}
         children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
         for run in search(self.client, self._experiment, children):
-            name = run.data.tags.get(_TRIAL) or run.data.tags[MLFLOW_RUN_NAME]
+            # people rename runs in MLflow's page
+            name = run.data.tags.get(TRIAL) or run.data.tags[MLFLOW_RUN_NAME]
             runs.setdefault(name, []).append(run)
         restored = 0
         for same in runs.values():
@@ -178,7 +178,7 @@ class StudyRuns:
         tags = {
             MLFLOW_PARENT_RUN_ID: self.parent,
             MLFLOW_RUN_NAME: record.name,
-            _TRIAL: record.name,
+            TRIAL: record.name,
             CHILD_OF: self._study_id,
             "hylorada.arm": record.arm,
             "hylorada.stage": record.stage,
@@ -243,11 +243,11 @@ class StudyRuns:
         for report in record.reports:
             omitted |= {k: v for k, v in report.metrics.items() if not math.isfinite(v)}
         self._flag(child.id, omitted)
-        status = _STATUS[record.state]
+        status = STATUS[record.state]
         last = record.reports[-1].time if record.reports else 0
         self.client.set_terminated(child.id, status=status, end_time=last or None)
         # The state comes last: it marks the run as complete.
-        self.client.set_tag(child.id, _STATE, record.state)
+        self.client.set_tag(child.id, STATE, record.state)
         child.status, child.state = status, record.state
 
     def _log_boundaries(self, child: _Child, reports: Sequence[Report]) -> None:
@@ -321,7 +321,7 @@ def _child(run: Run) -> _Child:
         artifacts=run.info.artifact_uri,
         started=run.info.start_time,
         status=run.info.status,
-        state=tags.get(_STATE),
+        state=tags.get(STATE),
         closed_by=tags.get(CLOSED_BY),
         described=_HASH in tags,
     )

@@ -86,13 +86,19 @@ class OptunaStudies:
         return study.ask()
 
     def report(self, record: Record, report: Report) -> None:
-        """Report the validation NLL of a search trial to Optuna, unless Optuna has it already."""
+        """Report the validation NLL of a running search trial to Optuna, which lacks it."""
+        if record.stage == "search" and record.state == "running":
+            self._report(record, report)
+
+    def _report(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
-        if record.stage == "search" and nll is not None:
-            study = self._studies[record.arm, record.search]
-            frozen = study.get_trials(deepcopy=False)[record.number]
-            if not frozen.state.is_finished() and report.step not in frozen.intermediate_values:
-                optuna.Trial(study, frozen._trial_id).report(nll, report.step)
+        if nll is None:
+            return
+        study = self._studies[record.arm, record.search]
+        # Not `Trial.report`: finding the trial through the study reads the reports of all that run.
+        storage = study._storage
+        number = storage.get_trial_id_from_study_id_trial_number(study._study_id, record.number)
+        storage.set_trial_intermediate_value(number, report.step, float(nll))
 
     def finish(self, record: Record) -> None:
         """End a search trial in Optuna's database as its record ended."""
@@ -179,7 +185,8 @@ class OptunaStudies:
                 add(place, optuna.Trial(study, frozen._trial_id))
                 continue
             for report in record.reports:
-                self.report(record, report)
+                if report.step not in frozen.intermediate_values:
+                    self._report(record, report)
             if record.state != "running":
                 self.finish(record)
 

@@ -88,6 +88,11 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
         "--r", type=int, default=8, metavar="R", help="LoRA rank; default: %(default)s"
     )
     parser.add_argument(
+        "--ranks",
+        metavar="R,R",
+        help="also compare the largest pack with these ranks mixed, and with each of them alone",
+    )
+    parser.add_argument(
         "--dtype", metavar="DTYPE", help="dtype of the base; default: float32, or bfloat16 on a GPU"
     )
 

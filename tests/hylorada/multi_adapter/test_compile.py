@@ -131,6 +131,38 @@ def test_every_design_compiles_once_for_all_layers_and_packs(
         assert one == pytest.approx(wanted, rel=1e-5)
 
 
+def test_packs_of_unequal_ranks_compile_only_for_the_second_highest_rank(
+    make_base: Callable[..., PreTrainedModel],
+    make_config: Callable[..., HyLoRADAConfig],
+    token_blocks: npt.NDArray[np.int32],
+) -> None:
+    """Lower ranks are padded, and from the second highest rank on its size is a variable."""
+    from torch._dynamo.utils import counters
+
+    def losses(pack: Pack, *ranks: int) -> list[float]:
+        training = TrainingConfig(max_steps=4, batch_size=2)
+        seats = {
+            k: Seat(Adapter(pack.base, make_config(r=r), seed=k), training, BatchOrder(24, 2, 0))
+            for k, r in enumerate(ranks)
+        }
+        return [float(x) for x in train_step(pack, seats, token_blocks).values()]  # type: ignore[arg-type]
+
+    packs = ((2, 4, 8), (8, 3), (4, 2), (3, 5), (2, 7, 1, 6))
+    plain = Pack(make_base("llama"))
+    expected = [losses(plain, *ranks) for ranks in packs]
+    torch._dynamo.reset()
+    counters.clear()
+    pack = Pack(make_base("llama"), compile_backend="eager")
+    graphs, actual = [], []
+    for ranks in packs:
+        actual.append(losses(pack, *ranks))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] <= 2
+    assert graphs[2] == graphs[-1] <= 4
+    for one, wanted in zip(actual, expected, strict=True):
+        assert one == pytest.approx(wanted, rel=1e-5)
+
+
 def test_dropout_runs_uncompiled_with_each_seats_own_stream(
     make_base: Callable[..., PreTrainedModel],
     make_config: Callable[..., HyLoRADAConfig],

@@ -282,7 +282,9 @@ def test_neighbours_step_changes_no_tensor_of_an_idle_seat(lab: Lab) -> None:
     assert idle.step == 2
 
 
-def test_unequal_ranks_and_batches_take_turns(lab: Lab) -> None:
+def test_unequal_ranks_share_a_pass_and_unequal_batches_take_turns(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def build() -> dict[str, Seat]:
         ranks = {f"r={r}": lab.seat("learnable", r=r) for r in (1, 2, 3)}
         small = Seat(
@@ -290,9 +292,17 @@ def test_unequal_ranks_and_batches_take_turns(lab: Lab) -> None:
             TrainingConfig(max_steps=STEPS, batch_size=1),
             BatchOrder(24, 1, 5),
         )
-        return {**ranks, "fixed": lab.seat("fixed"), "small": small}
+        return {**ranks, "small": small, "fixed": lab.seat("fixed")}
 
+    passes, whole = [], lab.pack.token_nll
+
+    def counted(adapters: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
+        passes.append(ids.shape[:2])
+        return whole(adapters, ids)
+
+    monkeypatch.setattr(lab.pack, "token_nll", counted)
     together = lab.train(build())
+    assert passes == [(4, 2), (1, 1)] * STEPS
     assert list(together) == list(build())
     for name, seat in build().items():
         _equal(together[name], lab.train({name: seat})[name])
@@ -345,12 +355,6 @@ def test_seat_that_does_not_fit_alone_fails_alone(
     _equal(results["small"], lab.solo("random")[:3])
     assert all(isinstance(r, DoesNotFit) for r in results["big"])
     assert seats["big"].step == 0
-
-
-def test_pack_refuses_unequal_ranks(lab: Lab) -> None:
-    adapters = [lab.seat("fixed", r=r).adapter for r in (4, 2)]
-    with pytest.raises(ValueError, match=r"the seats of a pack must have equal `r`, got \[2, 4\]"):
-        lab.pack.token_nll(adapters, _ids(4).view(2, 2, 16))
 
 
 def test_each_seat_uses_its_own_scaling(lab: Lab) -> None:

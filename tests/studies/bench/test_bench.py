@@ -59,6 +59,7 @@ def measured(
         f"--model={toy_model}",
         *_TINY,
         "--packs=1,3",
+        "--ranks=4,2",
         "--no-processes",
         "--json",
         f"--profile={folder / 'p'}",
@@ -96,6 +97,7 @@ def test_rows_come_in_the_order_of_the_table(measured: tuple[dict[str, Any], Pat
         ("pack of 1", 1, 2, 1),
         ("pack of 3", 3, 6, 1),
         *((f"pack of 3, {design}", 3, 6, 1) for design in DESIGNS if design != LORA),
+        *((f"pack of 3, r {ranks}", 3, 6, 1) for ranks in ("2", "4", "2,4")),
     ]
 
 
@@ -103,6 +105,7 @@ def test_a_packed_trial_loses_what_it_loses_alone(measured: tuple[dict[str, Any]
     differences = {r["name"]: r["loss_difference"] for r in measured[0]["rows"]}
     assert differences["pack of 1"] == pytest.approx(0, abs=1e-5)
     assert differences["pack of 3"] == pytest.approx(0, abs=1e-5)
+    assert differences["pack of 3, r 2,4"] == pytest.approx(0, abs=1e-5)
     assert differences["plain loop"] is None
 
 
@@ -132,7 +135,13 @@ def test_each_design_trains_as_many_parameters_as_its_formula_says(
 ) -> None:
     rows = measured[0]["rows"]
     lora = _LAYERS * 4 * 2 * (_WIDTH + _WIDTH)  # four projections, r = 2
-    assert {r["parameters"] for r in rows if r["design"] == "LoRA"} == {lora}
+    assert {r["parameters"] for r in rows if r["design"] == "LoRA" and not r["ranks"]} == {lora}
+    ranked = {r["name"]: r["parameters"] for r in rows if r["ranks"]}
+    assert ranked == {
+        "pack of 3, r 2": lora,
+        "pack of 3, r 4": 2 * lora,
+        "pack of 3, r 2,4": 2 * lora,
+    }
     added = {r["design"]: r["added_parameters"] for r in rows if r["design"] != "LoRA"}
     assert _ADDED.items() <= added.items()
     assert all(
@@ -207,6 +216,40 @@ def test_designs_stand_in_a_table_of_their_own(designs: Bench) -> None:
         ["LoRA", "1,000", "1.000x", "1.000 - 1.000"],
         ["DoRA", "+1,300", "2.000x", "1.500 - 2.250"],
     ]
+
+
+def test_mixed_ranks_are_compared_with_what_their_trials_take_in_equal_packs() -> None:
+    """Trials 0, 1, 2 of ranks 4, 8, 4: in packs of one rank their step takes (2 a + b) / 3."""
+    times = {(4,): (3.0, 6.0), (8,): (6.0, 12.0), (4, 8): (4.0, 10.0)}
+    rows = [
+        Row(
+            name=f"pack of 3, r {ranks}",
+            kind="pack",
+            trials=3,
+            trial_steps=3,
+            seconds=seconds,
+            parameters=1,
+            ranks=ranks,
+        )
+        for ranks, seconds in times.items()
+    ]
+    bench = Bench(setting={}, provenance={}, step_operations=1, matmul_rates=(), rows=rows)
+    assert bench.mixed_rank_ratios() == [1.0, 0.8]
+    assert not bench.design_rows
+    without = Bench(setting={}, provenance={}, step_operations=1, matmul_rates=(), rows=rows[1:])
+    assert without.mixed_rank_ratios() == []
+
+
+def test_ratio_of_mixed_ranks_follows_from_the_raw_numbers(
+    measured: tuple[dict[str, Any], Path],
+) -> None:
+    bench, _ = measured
+    (low,), (high,), (mixed,) = (
+        next(r["seconds"] for r in bench["rows"] if r["ranks"] == ranks)
+        for ranks in ([2], [4], [2, 4])
+    )
+    assert bench["mixed_rank_ratio"] == pytest.approx((2 * low + high) / 3 / mixed)
+    assert bench["setting"]["ranks"] == [2, 4]
 
 
 def test_memory_is_that_of_packs_of_growing_size(measured: tuple[dict[str, Any], Path]) -> None:
@@ -284,6 +327,17 @@ def test_bad_options_are_told_all_at_once(refused: Callable[..., str]) -> None:
         "hylorada: model './nowhere': no such folder",
         "hylorada: packs must be sizes such as 1,2,4, got '1,x'",
         "hylorada: rows: unknown 'pakcs'; did you mean 'packs'?",
+    ]
+
+
+def test_bad_ranks_are_told(refused: Callable[..., str]) -> None:
+    assert refused("--ranks=8,8").splitlines() == [
+        "hylorada: ranks must be two or more, such as 4,8,16, got '8,8'"
+    ]
+    assert refused("--ranks=0,4,8", "--packs=2", "--rows=plain").splitlines() == [
+        "hylorada: ranks: r must be at least 1, got 0",
+        "hylorada: ranks are compared in packs; add packs to the rows",
+        "hylorada: ranks: a pack of 2 can't mix 3 ranks; measure a larger pack",
     ]
 
 

@@ -1,14 +1,16 @@
 """The engine resumes from a trial's own checkpoint and from no other."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from hylorada import HyLoRADAConfig, TrainingConfig
+from hylorada import Adapter, HyLoRADAConfig, Pack, TrainingConfig
 from hylorada.data.blocks import Blocks
 from studies.engine.packs import Engine
 from studies.trials.messages import CHECKPOINT, Job, Report
@@ -29,7 +31,8 @@ def engine(toy_model: str) -> Engine:
 
 
 def make_job(folder: Path, **changes: Any) -> Job:
-    config = HyLoRADAConfig(max_positions=_LENGTH, num_buckets=changes.pop("num_buckets", 4), r=2)
+    own = {"num_buckets": changes.pop("num_buckets", 4), "r": changes.pop("r", 2)}
+    config = HyLoRADAConfig(max_positions=_LENGTH, **own)
     training = TrainingConfig(max_steps=4, batch_size=2).to_dict()
     fields: dict[str, Any] = {"name": "fixed-0000", "seed": 1, "data_seed": 2, **changes}
     return Job(
@@ -77,6 +80,34 @@ def test_checkpoint_of_another_trial_is_not_continued(
         for name in expected
         if not name.startswith("_")
     )
+
+
+def test_trials_of_unequal_rank_share_the_pass_of_their_lane(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[list[int]] = []
+
+    def count(pack: Pack) -> None:
+        whole = pack.token_nll
+
+        def counted(adapters: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
+            passes.append([a.config.r for a in adapters])
+            return whole(adapters, ids)
+
+        monkeypatch.setattr(pack, "token_nll", counted)
+
+    for pack in engine._lanes.packs:
+        count(pack)
+    jobs = [make_job(tmp_path / str(r), name=f"rank-{r}", r=r) for r in (2, 4, 8, 16)]
+    for job in jobs:
+        engine.attach(engine.build(job))
+    assert engine.advance([job.name for job in jobs]) == dict.fromkeys(
+        f"rank-{r}" for r in (2, 4, 8, 16)
+    )
+    assert len(passes) == min(len(engine._lanes.packs), len(jobs))
+    assert sorted(r for ranks in passes for r in ranks) == [2, 4, 8, 16]
+    for job in jobs:
+        engine.detach(job.name)
 
 
 def test_job_with_pads_trains_and_is_evaluated_on_padded_rows(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 import sqlite3
 import threading
@@ -77,6 +78,44 @@ def test_disk_that_is_freed_meanwhile_is_waited_for(disk: Path) -> None:
     threading.Timer(0.3, filler.unlink).start()
     write_atomically(path, "new" * 10_000)
     assert path.read_text() == "new" * 10_000
+
+
+@pytest.mark.parametrize("tail", [1, 2, 3, 5, 16, 1 << 14])
+def test_only_an_unfinished_line_and_zeros_at_the_end_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int
+) -> None:
+    """Random ends of lines, pieces and zeros, however much of the file is read first."""
+    monkeypatch.setattr(folder_files, "_TAIL", tail)
+    path, draws = tmp_path / "reports.jsonl", random.Random(tail)
+    for _ in range(300):
+        parts = draws.choices(
+            ["line\n", "li\0ne\n", "piece", "\n", "\0", "\0\0\0"], k=draws.randrange(9)
+        )
+        content = "".join(parts)
+        whole = content
+        while whole.endswith(("\0", "\n")) and "\0" in whole[len(whole.rstrip("\0\n")) :]:
+            whole = whole[:-1]  # zeros to the end, and line breaks among them
+        whole = whole[: whole.rfind("\n") + 1]
+        path.write_text(content)
+        append_line(path, "next")
+        assert path.read_text() == f"{whole}next\n", repr(content)
+
+
+def test_a_line_costs_the_same_however_long_the_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "reports.jsonl", []
+    path.write_text("0123456789\n" * 100_000)
+    complete = folder_files._complete_lines
+
+    def counted(content: bytes) -> bytes:
+        read.append(len(content))
+        return complete(content)
+
+    monkeypatch.setattr(folder_files, "_complete_lines", counted)
+    append_line(path, "next")
+    assert read == [folder_files._TAIL]
+    assert path.stat().st_size == 1_100_005
 
 
 @pytest.mark.usefixtures("impatient")

@@ -153,6 +153,26 @@ def test_crash_between_queueing_and_asking(
     assert [store.propose(ARM).params for _ in range(2)] == unbroken[:2]
 
 
+def test_a_report_reads_no_other_trial(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store()
+    names = [store.propose(ARM).name for _ in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "get_trials", lambda *_, **__: 1 / 0)
+        for name in names:
+            store.report(name, make_report(2, 3.5))
+    assert [optuna_trial(store, n).intermediate_values for n in (0, 1)] == [{2: 3.5}] * 2
+    check_agreement(store)
+
+
+def test_report_after_the_end_stays_out_of_optuna(open_store: Open) -> None:
+    store = open_store()
+    name = store.propose(ARM).name
+    store.report(name, make_report(2, 3.5))
+    store.finish(name, "pruned")
+    store.report(name, make_report(4, 3.25))
+    assert optuna_trial(store, 0).intermediate_values == {2: 3.5}
+
+
 def test_crash_before_optuna_hears_a_report(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import math
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -169,17 +172,40 @@ def test_report_and_status_speak_of_the_finished_study(finished: FinishedStudy) 
     }
 
 
-def test_run_again_repeats_nothing(finished: FinishedStudy, toy_model: str) -> None:
-    before = {p: p.stat().st_mtime_ns for p in finished.folder.glob("trials/*/*")}
-    again = run_cli(
-        "run",
-        "learnable_bucketing",
-        f"--name={finished.name}",
-        f"--model={toy_model}",
-        f"--storage={finished.storage}",
-        *SMALL,
+def _command(finished: FinishedStudy, toy_model: str) -> tuple[str, ...]:
+    place = (f"--name={finished.name}", f"--storage={finished.storage}")
+    return ("run", "learnable_bucketing", f"--model={toy_model}", *place, *SMALL)
+
+
+def test_finished_study_answers_from_its_folder(finished: FinishedStudy, toy_model: str) -> None:
+    program = """
+        import sys
+        from studies.cli.main import command
+
+        code = command()
+        heavy = {"torch", "transformers", "datasets", "ray", "mlflow"}
+        print(code, *sorted(heavy & set(sys.modules)), file=sys.stderr)
+    """
+    before = {p: p.stat().st_mtime_ns for p in finished.storage.rglob("*") if p.name != "lock"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *_command(finished, toy_model), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
+    assert done.stderr == "0\n"
+    report = run_cli("report", finished.name, f"--storage={finished.storage}", "--json")
+    assert done.stdout == report.out
+    after = {p: p.stat().st_mtime_ns for p in finished.storage.rglob("*") if p.name != "lock"}
+    assert after == before
+
+
+def test_run_again_repeats_nothing(finished: FinishedStudy, toy_model: str) -> None:
+    (finished.folder / "finished").unlink()  # as in a folder of an earlier version
+    before = {p: p.stat().st_mtime_ns for p in finished.folder.glob("trials/*/*")}
+    again = run_cli(*_command(finished, toy_model))
     assert again.code == 0, again.err
+    assert (finished.folder / "finished").exists()
     assert {p: p.stat().st_mtime_ns for p in finished.folder.glob("trials/*/*")} == before
     _, children = runs(finished)
     assert len(children) == 18
