@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from hylorada.errors import nearest
 
 # FILE.py:CLASS, a landmark design of the user's own
-CUSTOM_DESIGN = re.compile(r"[^/\\:\0]+\.py:[^\W\d]\w*")
+CUSTOM_DESIGN = re.compile(r"[\w .-]+\.py:[^\W\d]\w*")
 # Lowest and highest allowed value, both inclusive.
 _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "r": (1, math.inf),
@@ -62,8 +62,8 @@ def _value_problem(name: str, value: Any, hint: Any) -> str | None:
             return None
         if hint is not names and ".py:" in str(value):
             return (
-                f"{name} {value!r} must be FILE.py:CLASS without a folder; "
-                "load_landmark_design returns that name"
+                f"{name} {value!r} must be FILE.py:CLASS without a folder, and FILE letters, "
+                "digits, spaces, '_', '-' and '.'; load_landmark_design returns that name"
             )
         return f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
     if not _has_type(value, hint):

@@ -15,6 +15,7 @@ from studies.process.options import Options
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
+from studies.spec.own_designs import source_digests
 from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import unwritable
@@ -79,9 +80,12 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: there are problems; all are listed, and nothing has been written. Epochs whose
             steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
+    from hylorada import load_landmark_design
     from hylorada.base_models.loading import target_problems
 
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
+    for design, source in study.own_designs().items():
+        _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
@@ -308,4 +312,5 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         "dtype": study.dtype,
         "seed": study.seed,
         "study_fingerprint": study.fingerprint(),
+        **{f"design.{file}": sha for file, sha in source_digests(study.designs).items()},
     }

@@ -91,12 +91,13 @@ class Devices:
         from studies.engine.cluster import Cluster
 
         options, study = self._options, self._study
+        own = {"designs": designs} if (designs := study.own_designs()) else {}
         self._joined = True  # from here on Ray is imported and may have to be stopped
         return Cluster(
             workspace=self._workspace,
             address=options.address,
             seats=options.seats,
             batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._model, "dtype": study.dtype},
+            engine={"model": self._model, "dtype": study.dtype, **own},
             gate=self._gate if options.address else None,
         )

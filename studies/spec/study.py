@@ -29,6 +29,7 @@ from studies.spec.fields import (
     seed_list_problems,
 )
 from studies.spec.fingerprints import fingerprint
+from studies.spec.own_designs import own_designs, with_sources
 from studies.spec.pace import batch_size_problems, open_fields, parse_pace, report_steps, rungs
 from studies.spec.space import Space
 
@@ -218,6 +219,13 @@ class Study:
     comparisons: tuple[tuple[str, str], ...] = declare(
         (), "(arm, reference) pairs of the verdict, the main one first"
     )
+    designs: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            "source of the user's own landmark designs, by the name of its file; it is read from "
+            "the files that landmark_design names as FILE.py:CLASS"
+        ),
+    )
     grid: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict,
         metadata=about("values of block_size, data or model; a study for each", free=True),
@@ -282,6 +290,10 @@ class Study:
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return {**fields, **self.defaults, **self.arms[arm].config}
 
+    def own_designs(self) -> dict[str, str]:
+        """Return the source of each landmark design of the user's own, by its name."""
+        return own_designs(self.to_dict())
+
     @property
     def knows_steps(self) -> bool:
         """Whether ``max_steps`` is known; epochs become steps once the text has been read."""
@@ -318,6 +330,7 @@ class Study:
             "defaults": dict(self.defaults),
             "arms": arms,
             "comparisons": [list(p) for p in self.comparisons],
+            "designs": dict(self.designs),
             "grid": {axis: list(spanned) for axis, spanned in self.grid.items()},
         }
         return {**values, **plain}
@@ -337,8 +350,9 @@ class Study:
             InputError: All problems at once: unknown fields, values out of range, arms whose spaces
                 don't fit.
         """
-        values = open_fields(values)
+        values, design_problems = with_sources(open_fields(values))
         problems, wrong = plain_problems(cls, values)
+        problems += design_problems
         known = field_infos(cls)
         problems += [
             f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known

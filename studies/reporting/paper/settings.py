@@ -86,6 +86,12 @@ def _landmarks(study: Study, shared: Mapping[str, Any]) -> list[str]:
         if can_be(study, "landmark_design", design, arms):
             source = cite("zhang2023llamaadapter") if design == "attention" else ""
             sentences.append(f"Landmarks of design {code(design)} are added {where}{source}.")
+    for design in study.own_designs():
+        file = design.partition(":")[0]
+        sentences.append(
+            f"Landmarks of design {code(design)}, our own, are added at the final norm; "
+            f"{code(f'designs/{file}')} defines them."
+        )
     counts = [
         f"{shared[field]} {name}"
         for field, name in (("num_landmarks", "landmarks"), ("num_buckets", "position buckets"))
