@@ -14,6 +14,7 @@ from studies.trials.study_folders import find_study, require_no_grid, require_re
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _CHANGE = ("change", "low", "high")
 _OTHER = (
@@ -28,6 +29,7 @@ class StudyResults:
     """The results of a study: what ``hylorada report`` shows, and the data behind it.
 
     Changes are in % of test perplexity; negative means that the arm is better than its reference.
+    The methods ``plot_...`` draw the report's figures into matplotlib axes, and return them.
 
     Attributes:
         study: The study as it was run.
@@ -37,6 +39,7 @@ class StudyResults:
     Example:
         >>> results = load_results("learnable_bucketing")  # doctest: +SKIP
         >>> results.comparisons[["change", "low", "high", "outcome"]]  # doctest: +SKIP
+        >>> results.plot_forest().figure.savefig("changes.pdf")  # doctest: +SKIP
     """
 
     study: Study
@@ -108,6 +111,61 @@ class StudyResults:
         for record in self.records.values():
             rows += _boundary_rows(record)
         return _frame(rows, ["trial", "step", "boundary"])
+
+    def plot_forest(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw each comparison's change in test PPL with its interval: the report's first figure.
+
+        Args:
+            ax: Axes to draw into; None makes a figure with pyplot, which a notebook shows.
+
+        Returns:
+            The axes.
+        """
+        from studies.api.plots import plot_forest
+
+        return plot_forest(self, ax)
+
+    def plot_tuning(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw each arm's expected best validation PPL over the number of trials of a search."""
+        from studies.api.plots import plot_tuning
+
+        return plot_tuning(self, ax)
+
+    def plot_rates(
+        self, arm: str | None = None, reference: str | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw a comparison's change over the factors of the learning rate (the profile).
+
+        Args:
+            arm: An arm, by default that of the first comparison.
+            reference: The arm that it is compared with, by default that of its first comparison.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_rates
+
+        return plot_rates(self, arm, reference, ax)
+
+    def plot_curves(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw the validation PPL of an arm's search trials over their steps.
+
+        Args:
+            arm: An arm, by default that of the first comparison.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_curves
+
+        return plot_curves(self, arm, ax)
+
+    def plot_boundaries(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw where boundaries started and ended, one row per confirm run.
+
+        Args:
+            arm: An arm with learned boundaries, by default the first one.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_boundaries
+
+        return plot_boundaries(self, arm, ax)
 
     def __repr__(self) -> str:
         return f"StudyResults({self.study.name!r}, {str(self.folder)!r})\n{self.verdict}"

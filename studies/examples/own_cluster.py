@@ -38,7 +38,7 @@ def print_end(record: Record) -> None:
 
 if __name__ == "__main__":
     storage, address = Path(sys.argv[1]), next(iter(sys.argv[2:]), None)
-    ray.init(address, include_dashboard=False if address is None else None, log_to_driver=False)
+    ray.init(address, log_to_driver=False)
     # One trial in a pack, because so few trials would all fit on the first node.
     options = Options(storage=storage, seats=1)
     results = run_study(study, options=options, callbacks=Callbacks(on_trial_end=print_end))
