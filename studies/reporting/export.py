@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from hylorada import BaseInfo, InputError, field_problems
 from hylorada.base_models.portable_names import located
 from studies.files.folder_files import damaged, read_json, write_atomically
+from studies.files.own_designs import own_designs
 from studies.reporting.model_card import model_card, own_files, published_name
 from studies.reporting.winner_choice import Winner, find_winner
 from studies.tracking.checks import unwritable
@@ -178,7 +179,7 @@ def _rebuilt(winner: Winner) -> tuple[Any, Any]:
     if changes := base_changes(inspect_base(study.model), provenance):
         raise InputError(f"base {study.model!r} is not the study's: {'; '.join(changes)}")
     base = load_base(study.model, dtype=getattr(torch, study.dtype))
-    for design, source in study.own_designs().items():
+    for design, source in own_designs(study.to_dict()).items():
         load_landmark_design(design, source)
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)

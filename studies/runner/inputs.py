@@ -10,12 +10,12 @@ from typing import Any
 
 from hylorada import InputError
 from hylorada.data.separators import DOCUMENT_SEPARATORS
+from studies.files.own_designs import own_designs, source_digests
 from studies.files.paths import path_problem
 from studies.process.options import Options
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
-from studies.spec.own_designs import source_digests
 from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
 from studies.tracking.checks import unwritable
@@ -84,7 +84,7 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
     from hylorada.base_models.loading import target_problems
 
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
-    for design, source in study.own_designs().items():
+    for design, source in own_designs(study.to_dict()).items():
         _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
         problems += target_problems(study.model, targets)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from studies.spec.own_designs import source_digests
+from studies.files.own_designs import source_digests
 from studies.spec.study import FREE, GROWING, Study
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
 from hylorada.data.separators import DOCUMENT_SEPARATORS
+from studies.files.own_designs import with_sources
 from studies.spec.arms import (
     ADAPTER_FIELDS,
     TRAINING_FIELDS,
@@ -29,7 +30,6 @@ from studies.spec.fields import (
     seed_list_problems,
 )
 from studies.spec.fingerprints import fingerprint
-from studies.spec.own_designs import own_designs, with_sources
 from studies.spec.pace import batch_size_problems, open_fields, parse_pace, report_steps, rungs
 from studies.spec.space import Space
 
@@ -221,10 +221,7 @@ class Study:
     )
     designs: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=about(
-            "source of the user's own landmark designs, by the name of its file; it is read from "
-            "the files that landmark_design names as FILE.py:CLASS"
-        ),
+        metadata=about("source of the files that landmark_design names as FILE.py:CLASS, by name"),
     )
     grid: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict,
@@ -289,10 +286,6 @@ class Study:
         """Return an arm's values before the search: the library's, the study's, then its own."""
         fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict()}
         return {**fields, **self.defaults, **self.arms[arm].config}
-
-    def own_designs(self) -> dict[str, str]:
-        """Return the source of each landmark design of the user's own, by its name."""
-        return own_designs(self.to_dict())
 
     @property
     def knows_steps(self) -> bool:

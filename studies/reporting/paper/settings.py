@@ -5,6 +5,7 @@ from typing import Any
 
 from studies.analysis.results import Results
 from studies.analysis.verdict import listed
+from studies.files.own_designs import own_designs
 from studies.reporting.figures.plots import value_text
 from studies.reporting.paper.prose import cite, code
 from studies.spec.space import Choice, Parameter, Range
@@ -86,7 +87,7 @@ def _landmarks(study: Study, shared: Mapping[str, Any]) -> list[str]:
         if can_be(study, "landmark_design", design, arms):
             source = cite("zhang2023llamaadapter") if design == "attention" else ""
             sentences.append(f"Landmarks of design {code(design)} are added {where}{source}.")
-    for design in study.own_designs():
+    for design in own_designs(study.to_dict()):
         file = design.partition(":")[0]
         sentences.append(
             f"Landmarks of design {code(design)}, our own, are added at the final norm; "
