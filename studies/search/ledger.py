@@ -95,8 +95,8 @@ def _call_back(name: str, function: Callable[[Record], None] | None, record: Rec
         function(record)
     except Exception as error:
         error.add_note(
-            f"Raised in your Callbacks.{name}, called with {record.name}. The study has stopped, its "
-            "state is saved, and the same call resumes it; that trial's callback is not repeated."
+            f"Raised in your Callbacks.{name}, called with {record.name}. The study has stopped; "
+            "its state is saved, and the same call resumes it without repeating that callback."
         )
         raise
 
