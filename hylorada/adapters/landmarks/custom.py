@@ -275,6 +275,6 @@ def _context_problems(landmark: CustomLandmark, length: int, size: int) -> list[
         problems.append("an untrained module must add zeros; let `landmarks` start at zero")
     if not torch.equal(both, again):
         problems.append("context must not draw random numbers; landmark_dropout is there for that")
-    if not torch.allclose(both, alone, rtol=1e-3, atol=1e-5):
+    elif not torch.allclose(both, alone, rtol=1e-3, atol=1e-5):
         problems.append("context lets rows of a batch influence each other")
     return problems

@@ -71,6 +71,7 @@ def own(place: Path, toy_model: str) -> FinishedStudy:
 
 
 def test_arms_are_compared(own: FinishedStudy) -> None:
+    assert "hylorada: note: the study runs my_design.py (source " in own.done.err
     results = json.loads((own.folder / "results.json").read_text())
     lora = 2 * 4 * 2 * 8 * 32  # layers, projections, factors, rank, hidden size of the toy
     sizes = {a["arm"]: a["parameters"] - lora for a in results["arms"]}
@@ -125,6 +126,15 @@ def test_winner_is_exported_with_its_code_which_runs_only_when_named(
     assert measured.code == 0, measured.err
     expected = json.loads((output / "export.json").read_text())["test_ppl"]
     assert json.loads(measured.out)["ppl"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_study_file_brings_no_code(own: FinishedStudy, place: Path) -> None:
+    shown = run_cli("show", "own", f"--storage={own.storage}")
+    assert "    class Gated(CustomLandmark):\n" in shown.out
+    (place / "shown.yaml").write_text(shown.out)
+    done = run_cli("run", f"--config={place / 'shown.yaml'}", f"--storage={place / 'none'}")
+    assert done.code == 2
+    assert "designs holds code, which a study file can't bring" in done.err
 
 
 def test_kit_holds_the_code(own: FinishedStudy, place: Path) -> None:
