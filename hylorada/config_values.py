@@ -56,11 +56,11 @@ def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
 
 def _value_problem(name: str, value: Any, hint: Any) -> str | None:
     if names := _named(hint):
-        own = hint is not names and isinstance(value, str) and CUSTOM_DESIGN.fullmatch(value)
-        allowed = get_args(names)
-        if value in allowed or own:
+        allowed, also = get_args(names), get_args(hint) if hint is not names else ()
+        own = str in also and isinstance(value, str) and CUSTOM_DESIGN.fullmatch(value)
+        if value in allowed or own or (value is None and type(None) in also):
             return None
-        if hint is not names and ".py:" in str(value):
+        if str in also and ".py:" in str(value):
             return (
                 f"{name} {value!r} must be FILE.py:CLASS without a folder, and FILE letters, "
                 "digits, spaces, '_', '-' and '.'; load_landmark_design returns that name"

@@ -92,3 +92,4 @@ def test_notebook_shows_results_and_progress(tmp_path: Path) -> None:
     assert "StudyResults('numbers'" in verdict["text/plain"]
     (frame,) = (o["data"]["text/plain"] for o in outputs["comparisons"])
     assert frame.count("baseline") == 2
+    assert ["image/png" in o["data"] for o in outputs["forest"]] == [True]
