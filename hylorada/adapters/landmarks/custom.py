@@ -129,7 +129,7 @@ def load_landmark_design(design: str, source: str | None = None) -> str:
     if source is None:
         try:
             source = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"landmark_design {design!r} can't be read: {error}") from error
     if _loaded.get(file.name, ("",))[0] != source:
         _loaded[file.name] = source, _run(design, path, source)
@@ -142,7 +142,7 @@ def _run(design: str, path: str, source: str) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
         exec(compile(source, path, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"landmark_design {design!r} can't be run: {type(error).__name__}: {error}"
         ) from error
