@@ -63,21 +63,34 @@ class StudyResults:
 
     @property
     def arms(self) -> "pd.DataFrame":
-        """One row per arm: its test PPL, trainable parameters and seconds per run."""
+        """One row per arm.
+
+        ``ppl`` (exp of the mean test NLL over its runs on fresh seeds) and ``ppl_median``, the
+        number of trainable ``parameters``, ``trial_seconds`` per run, and the winning ``trial``.
+        """
         columns = ("arm", "ppl", "ppl_median", "parameters", "trial_seconds", "trial")
         rows = [{name: getattr(arm, name) for name in columns} for arm in self.results.arms]
         return _frame(rows, ["arm"])
 
     @property
     def comparisons(self) -> "pd.DataFrame":
-        """One row per comparison of two arms: the change in %, its interval, and the outcome."""
+        """One row per comparison of two arms.
+
+        ``change`` in % of test PPL with its interval from ``low`` to ``high`` (it covers 1 -
+        ``level``), the ``outcome`` (better, worse, equivalent or undecided) with ``p_value`` and
+        ``p_holm``, and what the interval speaks of (``scope``) from how many ``searches`` and
+        ``seeds``. The other columns are fields of :class:`Comparison` of the same names.
+        """
         columns = ("arm", "reference", *_CHANGE, *_OTHER)
         rows = [{name: getattr(c, name) for name in columns} for c in self.results.comparisons]
         return _frame(rows, ["arm", "reference"])
 
     @property
     def positions(self) -> "pd.DataFrame":
-        """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block."""
+        """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block.
+
+        ``change`` in %, its interval from ``low`` to ``high``, and its p-values.
+        """
         rows = []
         for c in self.results.comparisons:
             pair = {"arm": c.arm, "reference": c.reference}
@@ -96,7 +109,10 @@ class StudyResults:
 
     @property
     def reports(self) -> "pd.DataFrame":
-        """One row per report of a trial: its step, seconds and metrics."""
+        """One row per report of a trial, by ``trial`` and ``step``.
+
+        ``seconds`` since the trial began, and its metrics there under MLflow's names.
+        """
         rows = []
         for record in self.records.values():
             for report in record.reports:
