@@ -89,7 +89,7 @@ class StudyResults:
     def positions(self) -> "pd.DataFrame":
         """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block.
 
-        ``change`` in %, its interval from ``low`` to ``high``, and its p-values.
+        ``change`` in %, its interval from ``low`` to ``high``, ``p_holm`` and ``outcome``.
         """
         rows = []
         for c in self.results.comparisons:
@@ -111,7 +111,8 @@ class StudyResults:
     def reports(self) -> "pd.DataFrame":
         """One row per report of a trial, by ``trial`` and ``step``.
 
-        ``seconds`` since the trial began, and its metrics there under MLflow's names.
+        ``seconds`` of training and evaluation so far (the trial's share of its pack's time), and
+        the metrics under MLflow's names.
         """
         rows = []
         for record in self.records.values():

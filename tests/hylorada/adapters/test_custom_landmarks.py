@@ -143,7 +143,7 @@ def test_design_hangs_on_any_model(
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0]
 
 
