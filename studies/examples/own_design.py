@@ -17,7 +17,7 @@ _SPACE = Space.of(num_landmarks=Choice((4, 8)))
 study = Study(
     definition="gates",
     name="gates",
-    subject="Gates that don't compete",
+    subject="Gating each landmark by itself",
     arms={
         "baseline": Arm(config={"landmarks": False}),
         # One bucket: gates that depend on the text alone, as those of the own design do.
