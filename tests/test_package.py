@@ -22,9 +22,10 @@ READMES = (
 )
 _BUILD = """
 import sys
+place = sys.argv[1]  # setuptools puts arguments of its own there
 from setuptools import build_meta
-print(build_meta.build_wheel(sys.argv[1]))
-print(build_meta.build_sdist(sys.argv[1]))
+build_meta.build_wheel(place)
+build_meta.build_sdist(place)
 """
 
 
