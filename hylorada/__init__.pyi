@@ -1,5 +1,7 @@
 from .adapters.adapter import Adapter
 from .adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
+from .adapters.landmarks.base import initial_gates
+from .adapters.landmarks.custom import CustomLandmark, load_landmark_design
 from .adapters.landmarks.global_mean import LandmarkLoRA
 from .adapters.landmarks.per_layer import PerLayerLandmark
 from .adapters.landmarks.position_adaptive import (
@@ -9,6 +11,7 @@ from .adapters.landmarks.position_adaptive import (
 )
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
+from .adapters.running_pools import Tokens
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
 from .config import HyLoRADAConfig, TrainingConfig
 from .config_values import field_problems
@@ -40,6 +43,7 @@ __all__ = [
     "BaseInfo",
     "BatchOrder",
     "Blocks",
+    "CustomLandmark",
     "Diverged",
     "DoesNotFit",
     "Evaluation",
@@ -57,6 +61,7 @@ __all__ = [
     "Seat",
     "SoftBucketLandmark",
     "Text",
+    "Tokens",
     "TrainingConfig",
     "UnreadableCheckpoint",
     "apply_per_layer_landmarks",
@@ -65,9 +70,11 @@ __all__ = [
     "derive_seed",
     "evaluate",
     "field_problems",
+    "initial_gates",
     "inspect_base",
     "load_adapter",
     "load_base",
+    "load_landmark_design",
     "load_seat",
     "load_text",
     "load_tokenizer",

@@ -98,7 +98,8 @@ class HyLoRADAConfig(_Config):
             ``position_adaptive``, at the final norm, on position bucket and content; ``global``, at
             the final norm, on the mean of all tokens so far; ``per_layer``, at every layer's MLP,
             on the maximum so far; ``attention``, as extra keys and values of every layer. Only the
-            first has buckets and boundaries.
+            first has buckets and boundaries. ``FILE.py:CLASS`` names a design of your own, which
+            :func:`load_landmark_design` has loaded.
         num_landmarks: L; 0 is the same as ``landmarks=False``.
         landmark_dropout: dropout on what the landmarks add, in training.
         share_landmarks: with ``per_layer``, use one bank of landmarks for all layers; each layer
@@ -154,7 +155,7 @@ class HyLoRADAConfig(_Config):
     shifted_sparse_attention: bool = False
     attention_group: int | None = None
     landmarks: bool = True
-    landmark_design: LandmarkDesign = "position_adaptive"
+    landmark_design: LandmarkDesign | str = "position_adaptive"
     num_landmarks: int = 8
     landmark_dropout: float = 0.0
     share_landmarks: bool = False

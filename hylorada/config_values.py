@@ -1,11 +1,14 @@
 """Checks of a configuration's values, one by one: names, types and limits."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hylorada.errors import nearest
 
+# FILE.py:CLASS, a landmark design of the user's own
+CUSTOM_DESIGN = re.compile(r"[\w .-]+\.py:[^\W\d]\w*")
 # Lowest and highest allowed value, both inclusive.
 _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
     "r": (1, math.inf),
@@ -52,13 +55,17 @@ def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
 
 
 def _value_problem(name: str, value: Any, hint: Any) -> str | None:
-    if get_origin(hint) is Literal:
-        allowed = get_args(hint)
-        return (
-            None
-            if value in allowed
-            else f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
-        )
+    if names := _named(hint):
+        allowed, also = get_args(names), get_args(hint) if hint is not names else ()
+        own = str in also and isinstance(value, str) and CUSTOM_DESIGN.fullmatch(value)
+        if value in allowed or own or (value is None and type(None) in also):
+            return None
+        if str in also and ".py:" in str(value):
+            return (
+                f"{name} {value!r} must be FILE.py:CLASS without a folder, and FILE letters, "
+                "digits, spaces, '_', '-' and '.'; load_landmark_design returns that name"
+            )
+        return f"{name} {value!r} is unknown; {nearest(str(value), allowed)}"
     if not _has_type(value, hint):
         return f"{name} must be {_describe(hint)}, got {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -80,6 +87,11 @@ def _value_problem(name: str, value: Any, hint: Any) -> str | None:
         if high == math.inf and value > largest
         else None
     )
+
+
+def _named(hint: Any) -> Any:
+    """Return the ``Literal`` of a hint whose values have names, alone or beside ``str``."""
+    return next((h for h in (hint, *get_args(hint)) if get_origin(h) is Literal), None)
 
 
 def _has_type(value: Any, hint: Any) -> bool:

@@ -78,6 +78,12 @@ class Tokens:
     mask: Tensor | None = None
     history: History | None = None
 
+    def of(self, seat: int, seats: int) -> "Tokens":
+        """Return the tokens of one of K seats; only a single seat has earlier tokens."""
+        if self.mask is None or seats == 1:
+            return self
+        return Tokens(self.mask.unflatten(0, (seats, -1))[seat], self.history)
+
     def running_mean(self, x: Tensor, *, index: int = 0) -> Tensor:
         """Return the mean [R, T, d] over each token and those before it, in fp32 or better.
 

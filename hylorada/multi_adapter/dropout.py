@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from hylorada.adapters.adapter import Adapter
-from hylorada.adapters.landmarks.at_norm import NormLandmark
 from hylorada.adapters.landmarks.base import Landmark
 
 
@@ -51,7 +50,7 @@ def landmark_masks(adapters: Sequence[Adapter], modules: Sequence[Landmark | Non
 def draws_in_layers(adapter: Adapter) -> bool:
     """Return whether an adapter is training and then draws masks inside the decoder layers."""
     config = adapter.config
-    inside = adapter.landmark is not None and not isinstance(adapter.landmark, NormLandmark)
+    inside = adapter.landmark is not None and not adapter.landmark.at_norm
     drops = config.lora_dropout or (inside and config.landmark_dropout)
     return adapter.training and bool(drops)
 

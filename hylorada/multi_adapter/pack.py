@@ -26,6 +26,7 @@ from hylorada.adapters.buckets import Positions
 from hylorada.adapters.landmarks.at_norm import NormLandmark, mix_at_norm
 from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark, head_mixes
 from hylorada.adapters.landmarks.base import LandmarkT
+from hylorada.adapters.landmarks.custom import CustomLandmark, mix_custom
 from hylorada.adapters.landmarks.per_layer import PerLayerLandmark, layer_mixes
 from hylorada.adapters.lora import position_factors, updated_norms, weight_of
 from hylorada.adapters.running_pools import History, Tokens
@@ -95,11 +96,14 @@ class _Pass:
 
     def add_landmarks(self, hidden: Tensor) -> Tensor | None:
         """Return the final norm's output with each seat's landmarks added; None without any."""
-        modules = self._landmarks(NormLandmark)
-        if not modules:
-            return None
-        masks = landmark_masks(self.adapters, modules)
-        return mix_at_norm(modules, hidden, self.positions, self.tokens, masks)
+        before = hidden
+        if modules := self._landmarks(NormLandmark):
+            masks = landmark_masks(self.adapters, modules)
+            hidden = mix_at_norm(modules, hidden, self.positions, self.tokens, masks)
+        if own := self._landmarks(CustomLandmark):
+            masks = landmark_masks(self.adapters, own)
+            hidden = mix_custom(own, hidden, self.positions, self.tokens, masks)
+        return None if hidden is before else hidden
 
     def _landmarks(self, design: type[LandmarkT]) -> list[LandmarkT | None]:
         """Return each seat's landmark module if it is of this design; empty if none is."""

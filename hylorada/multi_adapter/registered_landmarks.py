@@ -15,6 +15,7 @@ from hylorada.adapters.adapter import Adapter
 from hylorada.adapters.landmarks.base import Landmark
 from hylorada.base_models.architectures import architecture_of
 from hylorada.config import HyLoRADAConfig, LandmarkDesign
+from hylorada.config_values import CUSTOM_DESIGN
 from hylorada.errors import InputError
 from hylorada.multi_adapter.injection import has_slot
 from hylorada.multi_adapter.single_adapter import Calls
@@ -99,8 +100,8 @@ def register_landmark_hook(
     Args:
         model: GPT-2, Llama-like or GPT-NeoX, without other adapters.
         config: its fields on landmarks are used, those on LoRA and position bias are not.
-            ``landmark_design`` must be ``position_adaptive`` or ``global``; the former needs
-            ``max_positions``, the length of the blocks to train on.
+            ``landmark_design`` must be ``position_adaptive``, which needs ``max_positions``, the
+            length of the blocks to train on, or ``global``, or a design of your own.
         seed: seed of the landmarks' initial values and dropout.
 
     Returns:
@@ -182,7 +183,8 @@ def _problems(config: HyLoRADAConfig, designs: Sequence[LandmarkDesign]) -> list
     if not config.has_landmarks:
         return ["config must have landmarks, got landmarks=False or num_landmarks=0"]
     problems = []
-    if config.landmark_design not in designs:
+    custom = "global" in designs and CUSTOM_DESIGN.fullmatch(config.landmark_design)
+    if config.landmark_design not in designs and not custom:
         allowed = " or ".join(map(repr, designs))
         problems.append(
             f"landmark_design must be {allowed} here, got {config.landmark_design!r}; "

@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache, PreTrainedModel
 
 from hylorada.adapters.adapter import Adapter
-from hylorada.adapters.landmarks.at_norm import NormLandmark
 from hylorada.adapters.running_pools import History
 from hylorada.base_models.architectures import decoder_layers
 from hylorada.errors import InputError
@@ -162,7 +161,7 @@ class Calls:
             InputError: the base has gradient checkpointing turned on and is training.
         """
         landmark = self.adapter.landmark
-        adds = self.adapter.targets or not isinstance(landmark, NormLandmark | None)
+        adds = self.adapter.targets or (landmark is not None and not landmark.at_norm)
         layers = decoder_layers(self.base).values()
         recomputed = (x.training and getattr(x, "gradient_checkpointing", False) for x in layers)
         if adds and torch.is_grad_enabled() and any(recomputed):

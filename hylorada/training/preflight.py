@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hylorada.adapters.adapter import Adapter
+from hylorada.adapters.landmarks.base import landmark_seed
+from hylorada.adapters.landmarks.custom import CustomLandmark, build_custom, custom_problems
 from hylorada.base_models.architectures import architecture_of, decoder_layers
 from hylorada.errors import DoesNotFit, InputError
 from hylorada.multi_adapter.pack import Pack
@@ -22,6 +24,8 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
     """Train throw-away seats for two steps and check the guarantees that a study relies on.
 
+    - A landmark design of the user's own adds zeros while it is untrained, starts from its seed,
+      and keeps the rows of a batch apart.
     - The configuration in force, read back from the live objects, is the requested one.
     - Every trained parameter gets a gradient, and the base gets none.
     - No prediction depends on a later token: at several cuts, the gradient of the last prediction
@@ -39,6 +43,8 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
             single trial does not fit into memory.
     """
     base = pack.base
+    if problems := [p for seat in seats for p in _design_problems(pack, seat, input_ids.shape[1])]:
+        raise InputError(list(dict.fromkeys(problems)))
     before = _checksums(base)
     problems = [p for seat in seats for p in _configuration_problems(seat)]
     for _ in range(_STEPS):
@@ -61,6 +67,20 @@ def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
     ]
     if problems:
         raise InputError(problems)
+
+
+def _design_problems(pack: Pack, seat: Seat, length: int) -> list[str]:
+    """Return what keeps a landmark design of the user's own from being trained."""
+    adapter, base = seat.adapter, pack.base
+    landmark = adapter.landmark
+    if not isinstance(landmark, CustomLandmark):
+        return []
+    dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
+    seed = landmark_seed(adapter.seed)
+    twin = build_custom(adapter.config, base.config, seed=seed, dtype=dtype)
+    return custom_problems(
+        landmark, twin.to(landmark.landmarks), length, int(base.config.hidden_size)
+    )
 
 
 def _probe_alone(pack: Pack, seat: Seat, ids: Tensor) -> list[str]:

@@ -14,6 +14,7 @@ from studies.trials.study_folders import find_study, require_no_grid, require_re
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _CHANGE = ("change", "low", "high")
 _OTHER = (
@@ -28,6 +29,7 @@ class StudyResults:
     """The results of a study: what ``hylorada report`` shows, and the data behind it.
 
     Changes are in % of test perplexity; negative means that the arm is better than its reference.
+    The methods ``plot_...`` draw the report's figures into matplotlib axes, and return them.
 
     Attributes:
         study: The study as it was run.
@@ -37,6 +39,7 @@ class StudyResults:
     Example:
         >>> results = load_results("learnable_bucketing")  # doctest: +SKIP
         >>> results.comparisons[["change", "low", "high", "outcome"]]  # doctest: +SKIP
+        >>> results.plot_forest().figure.savefig("changes.pdf")  # doctest: +SKIP
     """
 
     study: Study
@@ -60,21 +63,34 @@ class StudyResults:
 
     @property
     def arms(self) -> "pd.DataFrame":
-        """One row per arm: its test PPL, trainable parameters and seconds per run."""
+        """One row per arm.
+
+        ``ppl`` (exp of the mean test NLL over its runs on fresh seeds) and ``ppl_median``, the
+        number of trainable ``parameters``, ``trial_seconds`` per run, and the winning ``trial``.
+        """
         columns = ("arm", "ppl", "ppl_median", "parameters", "trial_seconds", "trial")
         rows = [{name: getattr(arm, name) for name in columns} for arm in self.results.arms]
         return _frame(rows, ["arm"])
 
     @property
     def comparisons(self) -> "pd.DataFrame":
-        """One row per comparison of two arms: the change in %, its interval, and the outcome."""
+        """One row per comparison of two arms.
+
+        ``change`` in % of test PPL with its interval from ``low`` to ``high`` (it covers 1 -
+        ``level``), the ``outcome`` (better, worse, equivalent or undecided) with ``p_value`` and
+        ``p_holm``, and what the interval speaks of (``scope``) from how many ``searches`` and
+        ``seeds``. The other columns are fields of :class:`Comparison` of the same names.
+        """
         columns = ("arm", "reference", *_CHANGE, *_OTHER)
         rows = [{name: getattr(c, name) for name in columns} for c in self.results.comparisons]
         return _frame(rows, ["arm", "reference"])
 
     @property
     def positions(self) -> "pd.DataFrame":
-        """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block."""
+        """One row per comparison and measure: LIM-PPL and the PPL of each tenth of a block.
+
+        ``change`` in %, its interval from ``low`` to ``high``, ``p_holm`` and ``outcome``.
+        """
         rows = []
         for c in self.results.comparisons:
             pair = {"arm": c.arm, "reference": c.reference}
@@ -93,7 +109,11 @@ class StudyResults:
 
     @property
     def reports(self) -> "pd.DataFrame":
-        """One row per report of a trial: its step, seconds and metrics."""
+        """One row per report of a trial, by ``trial`` and ``step``.
+
+        ``seconds`` of training and evaluation so far (the trial's share of its pack's time), and
+        the metrics under MLflow's names.
+        """
         rows = []
         for record in self.records.values():
             for report in record.reports:
@@ -108,6 +128,61 @@ class StudyResults:
         for record in self.records.values():
             rows += _boundary_rows(record)
         return _frame(rows, ["trial", "step", "boundary"])
+
+    def plot_forest(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw each comparison's change in test PPL with its interval: the report's first figure.
+
+        Args:
+            ax: Axes to draw into; None makes a figure with pyplot, which a notebook shows.
+
+        Returns:
+            The axes.
+        """
+        from studies.api.plots import plot_forest
+
+        return plot_forest(self, ax)
+
+    def plot_tuning(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw each arm's expected best validation PPL over the number of trials of a search."""
+        from studies.api.plots import plot_tuning
+
+        return plot_tuning(self, ax)
+
+    def plot_rates(
+        self, arm: str | None = None, reference: str | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw a comparison's change over the factors of the learning rate (the profile).
+
+        Args:
+            arm: An arm, by default that of the first comparison.
+            reference: The arm that it is compared with, by default that of its first comparison.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_rates
+
+        return plot_rates(self, arm, reference, ax)
+
+    def plot_curves(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw the validation PPL of an arm's search trials over their steps.
+
+        Args:
+            arm: An arm, by default that of the first comparison.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_curves
+
+        return plot_curves(self, arm, ax)
+
+    def plot_boundaries(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw where boundaries started and ended, one row per confirm run.
+
+        Args:
+            arm: An arm with learned boundaries, by default the first one.
+            ax: As for :meth:`plot_forest`.
+        """
+        from studies.api.plots import plot_boundaries
+
+        return plot_boundaries(self, arm, ax)
 
     def __repr__(self) -> str:
         return f"StudyResults({self.study.name!r}, {str(self.folder)!r})\n{self.verdict}"

@@ -62,6 +62,11 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from studies.spec.overrides import read_file
 
     file: dict[str, Any] = read_file(args.config) if args.config else {}
+    if file.get("designs"):
+        raise InputError(
+            f"{args.config}: designs holds code, which a study file can't bring; save it as .py "
+            "files and name them in landmark_design"
+        )
     base = _base_values(args, file)
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)

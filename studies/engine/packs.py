@@ -26,6 +26,7 @@ from hylorada import (
     Seat,
     TrainingConfig,
     load_base,
+    load_landmark_design,
     load_seat,
     probe,
     read_step,
@@ -62,14 +63,23 @@ class Engine:
         model: name of the base.
         dtype: data type of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
+        designs: source of each landmark design of the user's own, by its name.
         blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end;
             for jobs with ``replication_pads`` the padded rows of each, too.
     """
 
     def __init__(
-        self, model: str, *, dtype: str, device: str, blocks: Mapping[str, Blocks]
+        self,
+        model: str,
+        *,
+        dtype: str,
+        device: str,
+        blocks: Mapping[str, Blocks],
+        designs: Mapping[str, str] | None = None,
     ) -> None:
         torch.set_num_threads(available_cores())
+        for design, source in (designs or {}).items():
+            load_landmark_design(design, source)
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
         self._lanes = Lanes(
             self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None

@@ -193,6 +193,7 @@ def stored_study(path: Path) -> dict[str, Any]:
         "train_blocks": None,
         "epochs": None,
         "seed_list": [],
+        "designs": {},
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypedDict
 from hylorada import BaseInfo, InputError, field_problems
 from hylorada.base_models.portable_names import located
 from studies.files.folder_files import damaged, read_json, write_atomically
-from studies.reporting.model_card import model_card, published_name
+from studies.files.own_designs import own_designs
+from studies.reporting.model_card import model_card, own_files, published_name
 from studies.reporting.winner_choice import Winner, find_winner
 from studies.tracking.checks import unwritable
 from studies.trials.messages import OWNER
@@ -73,6 +74,8 @@ def export_winner(
     write_atomically(output / RECORD, json.dumps(values, indent=1))
     tokenizer.save_pretrained(output)
     save_adapter(adapter, base, output)
+    for file in own_files(winner):
+        write_atomically(output / file, winner.study.designs[file])
     write_atomically(output / _CARD, model_card(winner, output))
     return values
 
@@ -169,6 +172,7 @@ def _rebuilt(winner: Winner) -> tuple[Any, Any]:
         TrainingConfig,
         inspect_base,
         load_base,
+        load_landmark_design,
         load_seat,
     )
 
@@ -176,6 +180,8 @@ def _rebuilt(winner: Winner) -> tuple[Any, Any]:
     if changes := base_changes(inspect_base(study.model), provenance):
         raise InputError(f"base {study.model!r} is not the study's: {'; '.join(changes)}")
     base = load_base(study.model, dtype=getattr(torch, study.dtype))
+    for design, source in own_designs(study.to_dict()).items():
+        load_landmark_design(design, source)
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
     training = TrainingConfig.from_dict(run.training)
     seat = Seat(

@@ -76,9 +76,7 @@ def _confirmed(arm: str, records: Mapping[str, Record], study: Study) -> list[Re
 def _tuning(
     records: Mapping[str, Record], study: Study, colors: Mapping[str, str]
 ) -> Finding | None:
-    curves = {
-        arm: curve for arm in study.arms if (curve := _curve(records, study, arm)) is not None
-    }
+    curves = tuning_curves(records, study)
     figure = plots.tuning(curves, colors)
     if figure is None:
         return None
@@ -91,6 +89,12 @@ def _tuning(
         "that learns from earlier trials can do better."
     )
     return Finding("Tuning", _flattened(curves, study.margin), figure, reading)
+
+
+def tuning_curves(records: Mapping[str, Record], study: Study) -> dict[str, TuningCurve]:
+    """Return the tuning curve of each arm that has one."""
+    curves = ((arm, _curve(records, study, arm)) for arm in study.arms)
+    return {arm: curve for arm, curve in curves if curve is not None}
 
 
 def _curve(records: Mapping[str, Record], study: Study, arm: str) -> TuningCurve | None:

@@ -56,6 +56,12 @@ def published_name(name: str, output: Path) -> str:
     return portable_path(name, output) if os.path.isabs(name) else name
 
 
+def own_files(winner: Winner) -> list[str]:
+    """Return the file of the run's landmark design, if that is one of the user's own."""
+    file, _, _ = str(winner.run.adapter["landmark_design"]).partition(":")
+    return [file] if file in winner.study.designs else []
+
+
 def _front_matter(winner: Winner) -> str:
     values: dict[str, Any] = {
         "library_name": "peft",
@@ -156,10 +162,14 @@ def _versions(provenance: Mapping[str, Any]) -> str:
 
 def _loading(winner: Winner, model: str) -> str:
     config = winner.run.adapter
+    design = str(config["landmark_design"])
+    own = bool(own_files(winner))
+    load = [f"load_landmark_design({design!r})  # this file is code; read it first"] if own else []
     ours = [
-        "from hylorada import HyLoRADAModel, load_base",
+        f"from hylorada import HyLoRADAModel, load_base{', load_landmark_design' if own else ''}",
         "from transformers import AutoTokenizer",
         "",
+        *load,
         f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), '.')",
         "tokenizer = AutoTokenizer.from_pretrained('.')",
     ]
@@ -196,7 +206,8 @@ def _loading(winner: Winner, model: str) -> str:
             _code(ours),
             f"or with stock PEFT, {note}:",
             _code(stock),
-            f"`hylorada evaluate --adapter .` measures the perplexity{measured}.",
+            f"`hylorada evaluate --adapter .{f' --landmark-design {design}' if own else ''}` "
+            f"measures the perplexity{measured}.",
         ]
     )
 

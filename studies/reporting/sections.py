@@ -193,10 +193,8 @@ def _positions(results: Results) -> list[Section]:
 
 
 def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: str) -> Section:
-    """Return the boundaries of an arm's confirm runs, or of its winners before any."""
-    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
-    runs = [r for w in of_arm for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
-    runs = runs or [w.record for w in of_arm]
+    """Return the section on where an arm's boundaries went; empty without boundaries."""
+    runs = boundary_runs(arm, records, study)
     shifts = plots.boundary_shifts(runs, study.block_size, color, study.seed_list)
     if shifts is None:
         return Section("", ())
@@ -209,6 +207,13 @@ def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: st
         Picture(f"{name}, by step", paths, over),
     )
     return Section(f"Boundaries of {arm}", pictures)
+
+
+def boundary_runs(arm: str, records: Mapping[str, Record], study: Study) -> list[Record]:
+    """Return the runs whose boundaries are shown: an arm's confirm runs, or its winners."""
+    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
+    runs = [r for w in of_arm for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
+    return runs or [w.record for w in of_arm]
 
 
 def _moved(runs: Sequence[Record]) -> str:

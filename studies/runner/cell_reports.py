@@ -131,9 +131,14 @@ def _other_methods(finished: Sequence[FinishedCell], arms: Iterable[str]) -> lis
     """Return a problem for each arm whose fixed fields differ between studies."""
     first, problems = finished[0], []
     for cell in finished[1:]:
+        ours, theirs = first.study.designs, cell.study.designs
+        if files := [f for f in ours.keys() & theirs if ours[f] != theirs[f]]:
+            problems.append(
+                f"{cell.label!r} has other code in {', '.join(sorted(files))} than {first.label!r}"
+            )
         for arm in arms:
-            ours, theirs = (dict(c.study.arms[arm].config) for c in (first, cell))
-            keys = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
+            fixed, other = (dict(c.study.arms[arm].config) for c in (first, cell))
+            keys = sorted(k for k in fixed.keys() | other if fixed.get(k) != other.get(k))
             if keys:
                 problems.append(
                     f"arm {arm!r} is another method in {cell.label!r} than in {first.label!r}: "

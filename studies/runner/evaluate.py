@@ -18,6 +18,7 @@ class Request:
 
     Attributes:
         adapter: folder of a saved adapter; None means the base alone.
+        landmark_design: ``FILE.py:CLASS``, code of an own landmark design that the adapter has.
         model: the base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: the text: ``pydocs``, a hub ``name:config``, a folder or a file.
         text_column: column of a table or hub data set; None detects it.
@@ -35,6 +36,7 @@ class Request:
     """
 
     adapter: Path | None = None
+    landmark_design: str | None = None
     model: str = "tiny"
     data: str = "pydocs"
     text_column: str | None = None
@@ -114,6 +116,7 @@ def measure(
         inspect_base,
         load_adapter,
         load_base,
+        load_landmark_design,
         load_text,
         load_tokenizer,
     )
@@ -121,6 +124,8 @@ def measure(
 
     if request.split not in SPLITS:
         raise InputError(f"split {request.split!r} is unknown; {nearest(request.split, SPLITS)}")
+    if request.landmark_design is not None:
+        load_landmark_design(request.landmark_design)
     info = inspect_base(request.model)
     if info.max_positions and request.block_size > info.max_positions:
         raise InputError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from hylorada import InputError
 from hylorada.data.separators import DOCUMENT_SEPARATORS
+from studies.files.own_designs import own_designs, source_digests
 from studies.files.paths import path_problem
 from studies.process.options import MOST_SEATS, Options
 from studies.process.provenance import code_version, command_line, package_versions
@@ -80,9 +81,12 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: there are problems; all are listed, and nothing has been written. Epochs whose
             steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
+    from hylorada import load_landmark_design
     from hylorada.base_models.loading import target_problems
 
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
+    for design, source in own_designs(study.to_dict()).items():
+        _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
@@ -320,4 +324,5 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         "dtype": study.dtype,
         "seed": study.seed,
         "study_fingerprint": study.fingerprint(),
+        **{f"design.{file}": sha for file, sha in source_digests(study.designs).items()},
     }

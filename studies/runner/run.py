@@ -205,12 +205,16 @@ def _open_store(
     stack: ExitStack, study: Study, options: Options, material: "Material", console: Console
 ) -> "Store":
     """Print all notes on the inputs, and open the study's folder."""
+    from studies.files.own_designs import source_digests
     from studies.spec.points import notes
     from studies.trials.store import Store
 
     study = material.settled(study)
     text_notes = () if options.quiet else material.text_notes
-    for line in (*text_notes, *(f"note: {note}" for note in notes(study))):
+    codes = [
+        f"the study runs {f} (source {sha})" for f, sha in source_digests(study.designs).items()
+    ]
+    for line in (*text_notes, *(f"note: {note}" for note in (*codes, *notes(study)))):
         say(console, f"hylorada: {line}")
     store = Store(options.study_folder(study.name), study)
     stack.callback(store.close)

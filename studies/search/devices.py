@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from studies.files.own_designs import own_designs
 from studies.files.paths import anywhere
 from studies.spec.study import Study
 
@@ -91,12 +92,13 @@ class Devices:
         from studies.engine.cluster import Cluster
 
         options, study = self._options, self._study
+        own = {"designs": designs} if (designs := own_designs(study.to_dict())) else {}
         self._joined = True  # from here on Ray is imported and may have to be stopped
         return Cluster(
             workspace=self._workspace,
             address=options.address,
             seats=options.seats,
             batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._model, "dtype": study.dtype},
+            engine={"model": self._model, "dtype": study.dtype, **own},
             gate=self._gate if options.address else None,
         )

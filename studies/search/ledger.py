@@ -66,8 +66,7 @@ class Ledger:
         self.store.report(record.name, report)
         self.tracker.update(record)
         self.panel.update()
-        if self._callbacks.on_report is not None:
-            self._callbacks.on_report(record)
+        _call_back("on_report", self._callbacks.on_report, record)
 
     def fail(self, record: Record, reason: str, traceback: str) -> None:
         """Record the failure of a trial; print the traceback if it is the study's first failure."""
@@ -85,8 +84,21 @@ class Ledger:
         self.store.finish(record.name, state, reason)
         self.tracker.update(record)
         self.panel.update()
-        if self._callbacks.on_trial_end is not None:
-            self._callbacks.on_trial_end(record)
+        _call_back("on_trial_end", self._callbacks.on_trial_end, record)
+
+
+def _call_back(name: str, function: Callable[[Record], None] | None, record: Record) -> None:
+    """Call a function of the calling program; an error in it says whose it is."""
+    if function is None:
+        return
+    try:
+        function(record)
+    except Exception as error:
+        error.add_note(
+            f"Raised in your Callbacks.{name}, called with {record.name}. The study has stopped; "
+            "its state is saved, and the same call resumes it without repeating that callback."
+        )
+        raise
 
 
 class Stage:

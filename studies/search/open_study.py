@@ -149,7 +149,7 @@ def _break_off(devices: Devices, store: Store, tracker: BackgroundTracker, statu
 
 
 def _parent_params(study: Study) -> dict[str, Any]:
-    excluded = ("arms", "comparisons", "defaults", "grid")
+    excluded = ("arms", "comparisons", "defaults", "designs", "grid")
     plain = {k: v for k, v in study.to_dict().items() if k not in excluded}
     defaults = {f"defaults.{k}": v for k, v in study.defaults.items()}
     return {**plain, **defaults, "rungs": list(study.rungs())}

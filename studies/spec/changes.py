@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from studies.files.own_designs import source_digests
 from studies.spec.study import FREE, GROWING, Study
 
 
@@ -59,7 +60,13 @@ def _both(before: Mapping[str, Any], study: Study) -> tuple[dict[str, Any], dict
         basename = os.path.basename(str(then.get(key)))
         if os.path.exists(now[key]) and basename == os.path.basename(now[key]):
             then[key] = now[key]
-    return then, now
+    return {**then, **_digests(then)}, {**now, **_digests(now)}
+
+
+def _digests(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return checksums in place of the sources of a study's own designs."""
+    sources = {k: v for k, v in values.items() if k.startswith("designs.")}
+    return {file: f"source {sha}" for file, sha in source_digests(sources).items()}
 
 
 def _shown(values: Mapping[str, Any], key: str) -> str:

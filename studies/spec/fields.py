@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from hylorada import field_problems, nearest
 
@@ -79,7 +79,8 @@ def field_infos(cls: type[Any]) -> dict[str, FieldInfo]:
 
 def field_types(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
     """Return the alternatives of each plain field's type, such as ``(int, NoneType)``, by name."""
-    types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(cls).items()}
+    hints = {n: h for n, h in get_type_hints(cls).items() if get_origin(h) is not Mapping}
+    types = {name: get_args(hint) or (hint,) for name, hint in hints.items()}
     return {name: options for name, options in types.items() if _PLAIN_TYPES.issuperset(options)}
 
 

@@ -41,6 +41,13 @@ def _whole_number(loader: _Loader, node: yaml.Node) -> int:
     return int(loader.construct_scalar(node))
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Return a text; one of several lines, such as source code, stays as it is."""
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _NUMBERS = (
     (
         "tag:yaml.org,2002:float",

@@ -7,6 +7,7 @@ from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
 from hylorada.data.separators import DOCUMENT_SEPARATORS
+from studies.files.own_designs import with_sources
 from studies.spec.arms import (
     ADAPTER_FIELDS,
     TRAINING_FIELDS,
@@ -218,6 +219,10 @@ class Study:
     comparisons: tuple[tuple[str, str], ...] = declare(
         (), "(arm, reference) pairs of the verdict, the main one first"
     )
+    designs: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about("source of the files that landmark_design names as FILE.py:CLASS, by name"),
+    )
     grid: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict,
         metadata=about("values of block_size, data or model; a study for each", free=True),
@@ -318,6 +323,7 @@ class Study:
             "defaults": dict(self.defaults),
             "arms": arms,
             "comparisons": [list(p) for p in self.comparisons],
+            "designs": dict(self.designs),
             "grid": {axis: list(spanned) for axis, spanned in self.grid.items()},
         }
         return {**values, **plain}
@@ -337,8 +343,9 @@ class Study:
             InputError: All problems at once: unknown fields, values out of range, arms whose spaces
                 don't fit.
         """
-        values = open_fields(values)
+        values, design_problems = with_sources(open_fields(values))
         problems, wrong = plain_problems(cls, values)
+        problems += design_problems
         known = field_infos(cls)
         problems += [
             f"unknown field {k!r}; {nearest(str(k), known)}" for k in values if k not in known

@@ -1,12 +1,16 @@
 """All designs and all families of bases, for tests of properties that all of them share."""
 
+from pathlib import Path
 from typing import Any
+
+from hylorada import load_landmark_design
 
 FAMILIES = ["gpt2", "llama", "gpt_neox", "mistral", "qwen2", "qwen3"]
 # One family for each of the three module trees; the other families have llama's.
 ARCHITECTURES = ["gpt2", "llama", "gpt_neox"]
 BARE: dict[str, Any] = {"landmarks": False, "position_bias": False}
 LEARNABLE: dict[str, Any] = {"landmark_bucketing": "learnable"}
+MY_DESIGN = Path(__file__).with_name("my_design.py")
 DESIGNS: dict[str, dict[str, Any]] = {
     "LoRA": {**BARE, "use_rslora": False},
     "rsLoRA": BARE,
@@ -53,5 +57,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
         "target_modules": ("all-linear",),
         "lora_alpha": 2.0,  # random updates of every module would drown the tokens
     },
+    "own": {"landmark_design": load_landmark_design(f"{MY_DESIGN}:Gated")},
+    "own, pooling": {"landmark_design": load_landmark_design(f"{MY_DESIGN}:Pooled")},
     "attention, DoRA": {"landmark_design": "attention", "use_dora": True, "num_landmarks": 4},
 }

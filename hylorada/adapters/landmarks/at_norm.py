@@ -27,6 +27,8 @@ class NormLandmark(Landmark):
         scale: scalar.
     """
 
+    at_norm = True
+
     def __init__(
         self, hidden_size: int, num_landmarks: int, *, seed: int, dtype: torch.dtype
     ) -> None:

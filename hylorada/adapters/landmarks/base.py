@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hylorada.config import LandmarkDesign
 from hylorada.runtime.devices import to_device
 from hylorada.runtime.random_streams import derive_seed, stream
 
@@ -39,11 +38,13 @@ class Landmark(nn.Module, ABC):
 
     Attributes:
         design: its name in a configuration.
+        at_norm: whether it adds to the output of the final norm, and nowhere else.
         noncausal: whether it pools over the whole block, future tokens included; only to repeat
             published figures.
     """
 
-    design: ClassVar[LandmarkDesign]
+    design: ClassVar[str]
+    at_norm: ClassVar[bool] = False
     noncausal: bool = False
 
     @property

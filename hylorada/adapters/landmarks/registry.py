@@ -2,7 +2,8 @@
 
 A new design is a module beside this one with a subclass of :class:`Landmark`, an entry here (what
 builds it from a configuration and the base's), and its name in
-:data:`hylorada.config.LandmarkDesign`.
+:data:`hylorada.config.LandmarkDesign`. A user's own design needs none of that: it is a class in
+the user's file (:mod:`hylorada.adapters.landmarks.custom`).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +14,13 @@ from transformers import PretrainedConfig
 
 from hylorada.adapters.landmarks.attention_integrated import AttentionIntegratedLandmark
 from hylorada.adapters.landmarks.base import Landmark
+from hylorada.adapters.landmarks.custom import build_custom
 from hylorada.adapters.landmarks.global_mean import LandmarkLoRA
 from hylorada.adapters.landmarks.per_layer import PerLayerLandmark
 from hylorada.adapters.landmarks.position_adaptive import PositionLandmark
 from hylorada.config import HyLoRADAConfig, LandmarkDesign
 
-DESIGNS: Mapping[LandmarkDesign, Callable[..., Landmark]] = {
+DESIGNS: Mapping[LandmarkDesign | str, Callable[..., Landmark]] = {
     "attention": AttentionIntegratedLandmark.build,
     "global": LandmarkLoRA.build,
     "per_layer": PerLayerLandmark.build,
@@ -32,7 +34,8 @@ def build_landmark(
     """Return the landmark module that a configuration describes for a base; None if it has none."""
     if not config.has_landmarks:
         return None
-    return DESIGNS[config.landmark_design](config, base, seed=seed, dtype=dtype)
+    build = DESIGNS.get(config.landmark_design, build_custom)
+    return build(config, base, seed=seed, dtype=dtype)
 
 
 def count_landmark_params(module: nn.Module) -> int:

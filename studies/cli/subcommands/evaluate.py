@@ -35,6 +35,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="saved or exported adapter; default: none, the base alone",
     )
+    parser.add_argument(
+        "--landmark-design",
+        metavar="FILE.py:CLASS",
+        help="code of an adapter's own landmark design, which nothing runs unless you name it",
+    )
     add_study_fields(parser, ["model"], _DEFAULT % "tiny")
     add_study_fields(parser, ["data"], _DEFAULT % "pydocs")
     add_study_fields(parser, ["text_column", "document_separator"])

@@ -1,6 +1,7 @@
 """``hylorada list``: study definitions, and the studies in the storage folder."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from studies.api.definitions import definitions
@@ -12,10 +13,11 @@ from studies.trials.study_folders import require_folders, stored_names
 if TYPE_CHECKING:
     from rich.console import Console
 
+_STUDIES = Path(__file__).parents[2]
 _DESCRIPTION = """\
 List the study definitions that you can run, and the studies in the storage folder.
 
-Use it to find the name that the other commands take.
+Use it to find the name that the other commands take, and the examples to start your own from.
 """
 
 
@@ -40,6 +42,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     print(f"studies in {args.storage}:" + ("" if names else " none"))
     for name in names:
         print(f"  {name}")
+    print(f"examples to copy: {_STUDIES / 'examples'}")
+    print(f"files for clusters: {_STUDIES / 'clusters'}")
     return 0
 
 

@@ -103,9 +103,22 @@ def scale_ppl(axes: Axes, values: Sequence[float]) -> None:
 
 
 def make_panels(
-    count: int, columns: int, *, height: float, share: Any = "none"
+    count: int, columns: int, *, height: float, share: Any = "none", into: Axes | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of ``count`` panels, with rows of ``height`` inches."""
+    """Return a figure of ``count`` panels, with rows of ``height`` inches.
+
+    Args:
+        count: number of panels.
+        columns: panels in a row.
+        height: height of a row in inches.
+        share: which axes the panels share, ``all``, ``y`` or ``none``.
+        into: the caller's axes to draw a single panel into; None makes a new figure.
+    """
+    if into is not None:
+        assert count == 1, "the caller's axes hold one panel"
+        figure = into.get_figure(root=True)
+        assert figure is not None, "axes belong to a figure"
+        return figure, [into]
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(_WIDTH, height * rows), layout="constrained")
     sharex: Any = share if share == "all" else "none"

@@ -1,6 +1,6 @@
 """The figures for the report's findings on why the arms differ.
 
-Each function returns what those in :mod:`studies.reporting.figures.plots` return.
+Each function takes and returns what those in :mod:`studies.reporting.figures.plots` do.
 """
 
 import math
@@ -25,11 +25,13 @@ _MOST_LABELS = 10  # labels for the columns of a heat map
 
 
 @styled()
-def tuning(curves: Mapping[str, TuningCurve], colors: Mapping[str, str]) -> Figure | None:
+def tuning(
+    curves: Mapping[str, TuningCurve], colors: Mapping[str, str], into: Axes | None = None
+) -> Figure | None:
     """Draw the expected best validation PPL of every arm against the number of trials."""
     if max((c.trials for c in curves.values()), default=0) < 2:
         return None
-    figure, (axes,) = make_panels(1, 1, height=2.9)
+    figure, (axes,) = make_panels(1, 1, height=2.9, into=into)
     for arm, curve in curves.items():
         trials, ppl = range(1, curve.trials + 1), np.exp(curve.losses)
         tip = f"tip {arm}: {ppl[-1]:.4g} after {curve.trials} trials"

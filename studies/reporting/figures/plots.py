@@ -1,6 +1,7 @@
 """The figures of a report, drawn with matplotlib's object API.
 
-Each function returns a figure, or None if there is nothing to draw.
+Each function returns a figure, or None if there is nothing to draw. Those with an argument ``into``
+draw a figure of one panel into the caller's axes.
 :mod:`studies.reporting.figures.drawing` turns figures into SVG and PDF.
 """
 
@@ -55,12 +56,14 @@ def arm_colors(arms: Iterable[str]) -> dict[str, str]:
 
 
 @styled()
-def forest(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figure | None:
+def forest(
+    comparisons: Sequence[Comparison], colors: Mapping[str, str], into: Axes | None = None
+) -> Figure | None:
     """Draw each comparison with its interval and seeds over the published scale of improvements."""
     shown = [c for c in comparisons if math.isfinite(c.change)]
     if not shown:
         return None
-    figure, (axes,) = make_panels(1, 1, height=0.75 + 0.5 * len(shown))
+    figure, (axes,) = make_panels(1, 1, height=0.75 + 0.5 * len(shown), into=into)
     ends = [
         abs(x)
         for c in shown
@@ -121,12 +124,14 @@ def _draw_comparison(axes: Axes, row: int, c: Comparison, color: str) -> None:
 
 
 @styled()
-def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figure | None:
+def rates(
+    comparisons: Sequence[Comparison], colors: Mapping[str, str], into: Axes | None = None
+) -> Figure | None:
     """Draw each comparison's matched change over the factor of the learning rate."""
     shown = [c for c in comparisons if len(c.profile) > 1]
     if not shown:
         return None
-    figure, panels = make_panels(len(shown), min(len(shown), 3), height=2.6)
+    figure, panels = make_panels(len(shown), min(len(shown), 3), height=2.6, into=into)
     for axes, c in zip(panels, shown, strict=True):
         factors = [r.factor for r in c.profile]
         changes = [r.change for r in c.profile]
@@ -153,7 +158,11 @@ def rates(comparisons: Sequence[Comparison], colors: Mapping[str, str]) -> Figur
 
 @styled()
 def boundary_shifts(
-    runs: Sequence[Record], block_size: int, color: str, seeds: Sequence[int] = ()
+    runs: Sequence[Record],
+    block_size: int,
+    color: str,
+    seeds: Sequence[int] = (),
+    into: Axes | None = None,
 ) -> Figure | None:
     """Draw where boundaries started (above, hollow) and ended (below, filled), one row per run.
 
@@ -166,7 +175,7 @@ def boundary_shifts(
     shown = [r for r in runs if r.reports and r.reports[-1].boundaries]
     if not shown:
         return None
-    figure, (axes,) = make_panels(1, 1, height=0.7 + 0.55 * len(shown))
+    figure, (axes,) = make_panels(1, 1, height=0.7 + 0.55 * len(shown), into=into)
     for row, run in enumerate(shown):
         start, end = run.reports[-1].start_boundaries, run.reports[-1].boundaries
         for a, b in zip(start, end, strict=False):
@@ -220,14 +229,16 @@ def _run_label(run: Record, seeds: Sequence[int]) -> str:
 
 
 @styled()
-def curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> Figure | None:
+def curves(
+    trials: Sequence[Record], study: Study, best: Collection[str], into: Axes | None = None
+) -> Figure | None:
     """Draw the validation PPL of every search trial over its steps, one panel per arm."""
     values = finite(x.metrics.get("eval/ppl") for r in trials for x in r.reports)
     arms = [arm for arm in study.arms if any(r.arm == arm for r in trials)]
     if not values:
         return None
     colors = arm_colors(study.arms)
-    figure, panels = make_panels(len(arms), min(len(arms), 3), height=3.0, share="all")
+    figure, panels = make_panels(len(arms), min(len(arms), 3), height=3.0, share="all", into=into)
     for axes, arm in zip(panels, arms, strict=True):
         for rung in study.rungs():
             axes.axvline(rung, color=LINE, linewidth=0.9, linestyle=(0, (2, 2)))

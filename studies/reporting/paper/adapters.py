@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.analysis.verdict import listed
+from studies.files.own_designs import own_designs
 from studies.reporting.figures.plots import value_text
 from studies.reporting.paper.prose import cite, code
 from studies.reporting.paper.settings import can_be, departs, shared_fields
@@ -99,6 +100,12 @@ def _landmarks(study: Study) -> list[str]:
         if can_be(study, "landmark_design", design, arms):
             source = cite("zhang2023llamaadapter") if design == "attention" else ""
             sentences.append(f"Landmarks of design {code(design)} are added {where}{source}.")
+    for design in own_designs(study.to_dict()):
+        file = design.partition(":")[0]
+        sentences.append(
+            f"Landmarks of design {code(design)}, our own, are added at the final norm; "
+            f"{code(f'designs/{file}')} defines them."
+        )
     sentences += _counts(study, arms, shared)
     if dropout := shared.get("landmark_dropout"):
         sentences.append(f"Dropout of {value_text(dropout)} acts on what landmarks add.")

@@ -67,6 +67,7 @@ def kit_files(
         **_table_files(tables, label),
         **{f"data/{name}": rows for name, rows in data_files(results, records, study).items()},
         "verdict.md": _bytes(outcome_markdown(results)),
+        **{f"designs/{file}": _bytes(source) for file, source in study.designs.items()},
         "methods.md": _bytes(methods.markdown),
         "methods.tex": _bytes(methods.latex),
         "references.bib": _bytes(methods.bibtex),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from designs import ARCHITECTURES, DESIGNS, FAMILIES
+from designs import ARCHITECTURES, DESIGNS, FAMILIES, MY_DESIGN
 from peft import PeftModel
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
@@ -278,9 +278,10 @@ def test_saved_adapters_compute_the_same_in_a_fresh_process(
 import json, sys, torch
 from itertools import groupby
 from safetensors.torch import load_file
-from hylorada import HyLoRADAModel, load_base
+from hylorada import HyLoRADAModel, load_base, load_landmark_design
 torch.set_num_threads(1)
 folder = sys.argv[1]
+load_landmark_design(sys.argv[2])
 ids = load_file(f"{folder}/ids.safetensors")["ids"]
 for family, places in groupby(json.load(open(f"{folder}/places.json")), lambda pair: pair[0]):
     base = load_base(f"{folder}/{family}")
@@ -293,7 +294,7 @@ for family, places in groupby(json.load(open(f"{folder}/places.json")), lambda p
         print(place)
 """
     run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
+        [sys.executable, "-c", program, str(tmp_path), f"{MY_DESIGN}:Gated"],
         capture_output=True,
         text=True,
         check=False,

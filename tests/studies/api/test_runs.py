@@ -48,6 +48,51 @@ def test_study_runs_and_grows_in_a_program(toy_model: str, tmp_path: Path) -> No
     assert done.stdout == "3 3 12\nTrue True\n4\n18 True\n", done.stderr
 
 
+_FAILING = """
+import sys
+from pathlib import Path
+from studies import Callbacks, Options, Record, get_study, run_study
+
+def fail(record):
+    raise OSError(28, "my own disk is full")
+
+study = get_study(
+    "learnable_bucketing", model=sys.argv[1], block_size=32, name="try", searches=1, trials=1,
+    profile=(1.0,), eval_every=2, grace_steps=2, eval_blocks=8, test_blocks=40,
+    defaults={"max_steps": 4, "num_buckets": 8},
+    arms={
+        "fixed": {"space": {"num_buckets": {"choice": [4, 8]}}},
+        "learnable": {"space": {"num_buckets": {"choice": [4, 8]}}},
+    },
+)
+options = Options(storage=Path("runs"), progress="none")
+run_study(study, options=options, callbacks=Callbacks(on_trial_end=fail))
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(400)
+def test_error_in_a_callback_reaches_the_program_and_the_study_resumes(
+    toy_model: str, tmp_path: Path
+) -> None:
+    """Its own message comes first, even if it looks like a fault of the study's storage."""
+    programs = (_FAILING, _FAILING.replace(", callbacks=Callbacks(on_trial_end=fail)", ""))
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", program, toy_model],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=180,
+        )
+        for program in programs
+    )
+    assert first.returncode == 1
+    assert "OSError: [Errno 28] my own disk is full" in first.stderr
+    assert "Raised in your Callbacks.on_trial_end, called with baseline-0000." in first.stderr
+    assert second.returncode == 0, second.stderr
+
+
 def test_wrong_changes_are_refused_all_at_once() -> None:
     with pytest.raises(InputError) as caught:
         get_study("learnable_bucketing", trials=0, blok_size=3)

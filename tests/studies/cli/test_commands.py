@@ -31,6 +31,15 @@ def test_home_is_found_by_all_commands(
         assert f"there is none in {tmp_path / 'runs'}" in capsys.readouterr().err
 
 
+def test_list_names_the_folders_to_copy_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", f"--storage={tmp_path}"]) == 0
+    examples, clusters = capsys.readouterr().out.splitlines()[-2:]
+    assert (Path(examples.removeprefix("examples to copy: ")) / "own_arms.py").is_file()
+    assert (Path(clusters.removeprefix("files for clusters: ")) / "slurm.sh").is_file()
+
+
 def test_list_skips_modules_that_define_no_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,16 @@ def test_settings_that_differ_are_told(tmp_path: Path, compare: Compare) -> None
     assert "b differs from a in defaults.batch_size" in json.loads(out)["notes"]
 
 
+def test_designs_of_another_source_are_not_pooled(tmp_path: Path, compare: Compare) -> None:
+    own = {"config": {"landmark_design": f"{tmp_path}/own.py:Mine"}}
+    for name in ("then", "now"):
+        (tmp_path / "own.py").write_text(f"class Mine:\n    {name} = 1\n")
+        _write(tmp_path, name, arms={"fixed": {}, WIDE: own})
+    code, _, err = compare("then", "now")
+    assert code == 2
+    assert "'now' has other code in own.py than 'then'" in err
+
+
 def test_what_can_t_be_compared_is_refused(tmp_path: Path, compare: Compare) -> None:
     _write(tmp_path, "a")
     _write(tmp_path, "b")

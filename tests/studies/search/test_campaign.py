@@ -46,8 +46,10 @@ def test_error_in_a_callback_leaves_a_study_that_resumes(folder: Folder) -> None
         raise RuntimeError(record.name)
 
     folder.callbacks = Callbacks(on_report=fail)
-    with pytest.raises(RuntimeError, match="0000"):
+    with pytest.raises(RuntimeError, match="0000") as caught:
         train(Search(folder.open(grace_steps=0, trials=1)))
+    (note,) = caught.value.__notes__
+    assert note.startswith("Raised in your Callbacks.on_report, called with baseline-0000. ")
     folder.callbacks = Callbacks()
     search = Search(folder.open(grace_steps=0, trials=1))
     train(search)
