@@ -8,10 +8,11 @@ from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import counting, wanted_runs
 
 
-def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
-    """Return one line per stage with its number of ended runs.
+def stage_counts(study: Study, records: Mapping[str, Record]) -> dict[str, tuple[int, int]]:
+    """Return for each stage of the study how many of its runs have ended, and how many it has.
 
-    The exact number of runs of a stage is known only once the stage before has ended.
+    The exact number of runs of a stage is known only once the stage before has ended; until then it
+    is the largest possible one.
     """
     ended = {
         s: sum(r.state != "running" for r in counting(study, records, s))
@@ -28,9 +29,18 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
         wanted["select"] = len(select_records(study, records))
         if ended["select"] >= wanted["select"]:
             wanted["confirm"] = len(confirm_records(study, records))
+    return {stage: (ended[stage], count) for stage, count in wanted.items() if count}
+
+
+def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
+    """Return one line per stage with its number of ended runs."""
     lines = [
-        f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count
+        f"{stage}: {ended} of {count} ended"
+        for stage, (ended, count) in stage_counts(study, records).items()
     ]
+    if added := counting(study, records, "added"):
+        done = sum(r.state != "running" for r in added)
+        lines.append(f"added by users: {done} of {len(added)} ended")
     if begun := [r.state for r in records.values() if r.stage == "explain"]:
         lines.append(
             f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended"

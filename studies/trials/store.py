@@ -43,6 +43,7 @@ from studies.trials.records import (
     records_of,
     trial_name,
 )
+from studies.trials.requests import drop_stop
 
 _LOCK_S = 5.0  # `status` holds the lock while it ends the MLflow runs of a dead process
 _INPUTS = "inputs"  # owner of the checksum of inputs.json
@@ -71,6 +72,7 @@ class Store:
             raise InputError(
                 f"study {study.name!r} is being run by another process ({folder})"
             ) from error
+        drop_stop(folder)  # meant for a run that has died before it could act on it
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know about the state of the folder
         self._optuna = OptunaStudies(folder, study, self.notes.append)
@@ -101,6 +103,7 @@ class Store:
     def close(self) -> None:
         """Let another process open the folder."""
         self._optuna.close()
+        drop_stop(self.folder)
         self._lock.release()
 
     def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:

@@ -4,8 +4,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import Timeout
+
 from hylorada import InputError, nearest
-from studies.files.folder_files import require_kinds, require_readable, stored_study
+from studies.files.folder_files import (
+    require_kinds,
+    require_readable,
+    stored_study,
+    study_lock,
+)
 from studies.spec.grid import cells
 from studies.spec.study import Study
 
@@ -48,6 +55,18 @@ def find_study(storage: Path, name: str) -> Path:
         raise InputError(f"no study {name!r} has been run; {hint}")
     check_kinds(folder)
     return folder
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process runs this study, which then holds its lock.
+
+    In a folder without write access this can't be told, and the answer is yes.
+    """
+    try:
+        with study_lock(folder):
+            return False
+    except (Timeout, OSError):
+        return True
 
 
 def is_running_again(folder: Path) -> bool:

@@ -1,0 +1,60 @@
+"""``hylorada watch``: the progress of a study from another terminal."""
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING
+
+from studies.cli.command import Command
+from studies.cli.options import add_storage, add_study_name
+from studies.cli.stored_studies import open_study
+from studies.trials.study_folders import is_running_again
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DESCRIPTION = """\
+Show the progress of a running study from any terminal that sees its folder: a live panel with the
+stage, its trials and the best trial of each arm, or off a terminal a line a minute.
+
+Use it when the study runs in the background or on a cluster. It ends when the study does. Ctrl-C
+ends only the watching. Of a study that is not running, it shows the state once.
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_name(parser)
+    add_storage(parser)
+
+
+def _run(args: argparse.Namespace, _console: "Console") -> int:
+    from studies.analysis.progress import resume_command, stage_lines
+    from studies.progress.watch import watch_study
+    from studies.reporting.terminal import Terminal
+
+    folder = open_study(args)
+    terminal = Terminal()
+    try:
+        view = watch_study(folder, terminal)
+    except KeyboardInterrupt:
+        print(f"stopped watching; study {args.study!r} is not affected")
+        return 0
+    terminal.print(view.content())
+    for line in stage_lines(view.study, view.records):
+        print(line)
+    finished = (folder / "results.json").exists() and not is_running_again(folder)
+    resume = shlex.join(resume_command(args.study, view.records))
+    print(
+        f"Finished. See the results with: hylorada report {args.study}"
+        if finished
+        else f"Not running. Resume with: {resume}"
+    )
+    return 0
+
+
+COMMAND = Command(
+    name="watch",
+    summary="show the progress of a running study, live, from another terminal",
+    description=_DESCRIPTION,
+    add_arguments=_add_arguments,
+    run=_run,
+)
