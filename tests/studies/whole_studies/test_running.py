@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
 
 # Nothing depends on the order of reports: proposals are drawn at random, without ASHA, and each
 # pack has one trial.
-_WIDE = (*SMALL, "--name=mine", "--trials=3", "--seats=1", "--set=grace_steps=0")
+_WIDE = (
+    *SMALL,
+    "--name=mine",
+    "--trials=3",
+    "--seats=1",
+    "--set=grace_steps=0",
+    "--set=defaults.max_steps=24",
+)
 _ADDITIONS = (
     ("--clone=fixed-0000", "--set=lora_dropout=0.1"),
     ("--arm=learnable", "--set=learning_rate=0.004", "--set=r=4"),
@@ -66,14 +73,14 @@ class Terminals:
         for options in _ADDITIONS:
             self.other("add", *options)
 
-    def running(self, stage: str) -> list[str]:
-        """Return the names of the trials of a stage that have a report, but no end."""
-        unfinished = [t["name"] for t in read_trials(self.folder) if t["state"] == "running"]
-        known = {t["name"]: t["stage"] for t in read_trials(self.folder)}
-        reported = [
-            n for n in unfinished if (self.folder / "trials" / n / "reports.jsonl").exists()
-        ]
-        return [name for name in reported if known[name] == stage]
+    def under_way(self) -> str | None:
+        """Return a search trial that has reported, and has reports to come."""
+        for trial in read_trials(self.folder):
+            path = self.folder / "trials" / trial["name"] / "reports.jsonl"
+            is_open = (trial["state"], trial["stage"]) == ("running", "search")
+            if is_open and path.exists() and path.read_bytes().count(b"\n") < 8:
+                return str(trial["name"])
+        return None
 
     def state(self, name: str) -> dict[str, Any]:
         path = self.folder / "trials" / name / "trial.json"
@@ -105,12 +112,14 @@ def unbroken(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def _steer(study: Terminals) -> str:
     """Run a study to its end under requests and kills, and return the trial that was stopped."""
     process = study.start()
-    wait_until(lambda: bool(study.running("search")) or process.poll() is not None)
+    wait_until(lambda: study.under_way() is not None or process.poll() is not None)
+    _freeze(process)
+    victim = study.under_way()
+    assert victim is not None
     watching = Command("watch", "mine", f"--storage={study.storage}")
     partial = json.loads(study.other("report", "--json"))
     assert (partial["partial"], partial["running"]) == (True, True)
     assert partial["stages"]["search"][1] == 9
-    _freeze(process)
     study.add_all()
     _kill(process)
     out, err = watching.communicate(timeout=60)
@@ -121,7 +130,6 @@ def _steer(study: Terminals) -> str:
     process = study.start()
     wait_until(lambda: study.state(_ADDED[0])["state"] is not None or process.poll() is not None)
     _freeze(process)
-    victim = study.running("search")[0]
     assert study.other("stop", f"--trial={victim}") == f"{victim} stops at its next report\n"
     _kill(process)
     assert study.state(victim)["state"] == "running"
