@@ -106,6 +106,12 @@ def additions(folder: Path) -> list[str]:
     return sorted(name for name in names if re.search(r"-added-\d{4,}\Z", name))
 
 
+def waiting_lines(folder: Path) -> list[str]:
+    """Return a line for each request that has not been carried out."""
+    lines = [f"waiting: {name} is to be added" for name in additions(folder)]
+    return lines + [f"waiting: {name} is to stop" for name in sorted(trial_stops(folder))]
+
+
 def read_addition(folder: Path, name: str) -> Addition:
     """Return a request to add a trial.
 

@@ -44,6 +44,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.reporting.printed import print_json
     from studies.trials.integrity import incomplete_runs
     from studies.trials.records import OPEN, database_fault
+    from studies.trials.requests import waiting_lines
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
@@ -65,6 +66,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
+        for line in waiting_lines(folder):
+            print(line)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_storage, add_study_name
+from studies.trials.study_folders import find_study, is_running_again
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,11 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         return _stop_trial(args)
     command = f"hylorada run {shlex.quote(args.study)}"
     if stop_study(args.study, storage=args.storage, wait=args.wait):
-        print(f"study {args.study!r} has stopped; its state is saved. Resume with: {command}")
+        folder = find_study(args.storage, args.study)
+        if (folder / "results.json").exists() and not is_running_again(folder):
+            print(f"study {args.study!r} has finished before it read the request")
+        else:
+            print(f"study {args.study!r} has stopped; its state is saved. Resume with: {command}")
         return 0
     print(
         f"hylorada: study {args.study!r} is still running after {args.wait:g} s; it ends as soon "

@@ -30,6 +30,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.analysis.progress import resume_command, stage_lines
     from studies.progress.watch import watch_study
     from studies.reporting.terminal import Terminal
+    from studies.trials.requests import waiting_lines
 
     folder = open_study(args)
     terminal = Terminal()
@@ -39,7 +40,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print(f"stopped watching; study {args.study!r} is not affected")
         return 0
     terminal.print(view.content())
-    for line in stage_lines(view.study, view.records):
+    for line in (*stage_lines(view.study, view.records), *waiting_lines(folder)):
         print(line)
     finished = (folder / "results.json").exists() and not is_running_again(folder)
     resume = shlex.join(resume_command(args.study, view.records))
