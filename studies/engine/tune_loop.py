@@ -22,6 +22,7 @@ from studies.trials.messages import Job, Report
 
 _CHECK_S = 1.0  # time between two checks without a report
 _RESTARTS = 5  # restarts of one trial after deaths of its process, without a report in between
+_LOST_STARTS = 5  # for each slot: trials that Tune could not start, with none ending in between
 
 
 class Source(Protocol):
@@ -67,7 +68,8 @@ class _Proposer(_Local, Searcher):
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._returned: list[tuple[Job, int]] = []
-        self._waits = False  # whether the source has no job until a trial ends
+        self._waits = False  # whether the source has no job until a trial ends, or it gets one
+        self._lost_starts = 0
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of the next trial, None if none can start now, or ``FINISHED``."""
@@ -75,6 +77,8 @@ class _Proposer(_Local, Searcher):
         # Our own limit, because Tune's is fixed at the start while nodes join and leave.
         if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
             return None
+        if self._lost_starts > _LOST_STARTS * self._slots():
+            return Searcher.FINISHED
         next_job = self._returned.pop if self._returned else self._source.next_job
         job_and_step = self._judge.keeping_faults(next_job)
         if self._judge.fault is not None:
@@ -93,9 +97,11 @@ class _Proposer(_Local, Searcher):
         """Free the trial's slot; the judge has already handled its end.
 
         Tune gives up a trial whose process dies before the trial has started in it, which can
-        happen to an idle process kept for reuse. Such a job is suggested again before all others.
+        happen to an idle process kept for reuse. Such a job is suggested again before all others,
+        but not forever: the run ends where hardly anything starts.
         """
         job_and_step, self._waits = self._live.pop(trial_id, None), False
+        self._lost_starts = self._lost_starts + 1 if error else 0
         if error and job_and_step is not None:
             self._returned.append(job_and_step)
 

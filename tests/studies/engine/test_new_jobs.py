@@ -53,6 +53,23 @@ def _proposer(jobs: Jobs) -> tuple[_Proposer, _Stopper]:
 
 
 @pytest.mark.usefixtures("now")
+def test_jobs_that_never_start_end_the_run() -> None:
+    """Five lost starts for each of the four slots, and one more; an ended trial starts anew."""
+    proposer, _ = _proposer(Jobs("one", "two"))
+    proposer.suggest("a")
+    for _ in range(20):
+        proposer.on_trial_complete("a", error=True)
+        assert proposer.suggest("a")["name"] == "one"
+    proposer.on_trial_complete("a")
+    assert proposer.suggest("b")["name"] == "two"
+    for _ in range(20):
+        proposer.on_trial_complete("b", error=True)
+        assert proposer.suggest("b")["name"] == "two"
+    proposer.on_trial_complete("b", error=True)
+    assert proposer.suggest("b") == Searcher.FINISHED
+
+
+@pytest.mark.usefixtures("now")
 def test_job_that_arrives_after_the_last_is_suggested() -> None:
     jobs = Jobs("one")
     proposer, stopper = _proposer(jobs)
