@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_studies import make
+from made_studies import VALUES, make
 from study_runs import wait_until
 
 from studies.cli.commands import main
-from studies.files.folder_files import study_lock
+from studies.files.folder_files import STUDY, study_lock, write_json
+from studies.spec.study import Study
 from studies.trials.requests import drop_stop, stop_requested, trial_stops
 from studies.trials.store import Store
 
@@ -22,20 +23,40 @@ def running(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+def _stopping(name: str, storage: Path) -> tuple[list[int], threading.Thread]:
+    """Stop a study in another thread; return the list that gets the exit code, and the thread."""
+    codes: list[int] = []
+    command = ["stop", name, f"--storage={storage}"]
+    thread = threading.Thread(target=lambda: codes.append(main(command)))
+    thread.start()
+    return codes, thread
+
+
+def test_stop_of_a_grid_asks_the_cell_that_runs(tmp_path: Path) -> None:
+    grid = Study.from_dict({**VALUES, "name": "wide", "grid": {"block_size": [32, 64]}})
+    folder = tmp_path / "studies" / "wide"
+    folder.mkdir(parents=True)
+    write_json(folder / "study.json", grid.to_dict(), STUDY)
+    cells = {n: tmp_path / "studies" / f"wide.{n}" for n in (32, 64)}
+    for size, place in cells.items():
+        make(place, "search", name=place.name, block_size=size).close()
+    with study_lock(folder), study_lock(cells[64]):
+        codes, thread = _stopping("wide", tmp_path)
+        wait_until(lambda: stop_requested(cells[64]), 20)
+        assert not stop_requested(cells[32])
+    thread.join(20)
+    assert (codes, stop_requested(cells[64])) == ([0], False)
+
+
 def test_stop_asks_and_waits_for_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path / "studies" / "made", "search").close()
     folder = tmp_path / "studies" / "made"
-    lock = study_lock(folder)
-    lock.acquire()
-    codes: list[int] = []
-    command = ["stop", "made", f"--storage={tmp_path}"]
-    thread = threading.Thread(target=lambda: codes.append(main(command)))
-    thread.start()
-    wait_until(lambda: stop_requested(folder), 20)
-    drop_stop(folder)
-    lock.release()
+    with study_lock(folder):
+        codes, thread = _stopping("made", tmp_path)
+        wait_until(lambda: stop_requested(folder), 20)
+        drop_stop(folder)
     thread.join(20)
     assert codes == [0]
     told = "study 'made' has stopped; its state is saved. Resume with: hylorada run made\n"
