@@ -68,9 +68,14 @@ class FolderView:
 
     def content(self) -> Group:
         """Return a bar, the counts and a table of the arms."""
-        stage, ended, total = self._stage()
+        _, ended, total = self._stage()
         bar = ProgressBar(total=max(1, total), completed=ended, width=48)
-        return Group(bar, Text(self._count()), arms_drawing(self.study, self._of(stage), stage))
+        return Group(bar, self.summary())
+
+    def summary(self) -> Group:
+        """Return the counts and a table of the arms."""
+        stage, *_ = self._stage()
+        return Group(Text(self._count()), arms_drawing(self.study, self._of(stage), stage))
 
     def _stage(self) -> tuple[str, int, int]:
         """Return the stage under way, or the last one, its ended runs, and all of its runs."""

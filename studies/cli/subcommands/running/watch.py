@@ -67,7 +67,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> int:
 
     terminal = Terminal()
     view = watch_study(folder, terminal)
-    terminal.print(view.content())
+    terminal.print(view.summary())
     for line in (*stage_lines(view.study, view.records), *waiting_lines(folder)):
         print(line)
     finished = (folder / "results.json").exists() and not is_running_again(folder)

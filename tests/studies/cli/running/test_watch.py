@@ -18,7 +18,7 @@ def test_watch_shows_an_interrupted_study_once(
 ) -> None:
     make(tmp_path / "studies" / "made", "search").close()
     lines = _watched(tmp_path, capsys)
-    assert lines[1].startswith("6 of 12 trials, last report ")
+    assert lines[0].startswith("6 of 12 trials, last report ")
     assert lines[-3:] == [
         "search: 6 of 12 ended",
         "confirm: 0 of 4 ended",
