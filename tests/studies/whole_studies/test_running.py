@@ -118,10 +118,12 @@ def unbroken(toy_model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def _steer(study: Terminals) -> str:
     """Run a study to its end under requests and a kill, and return the trial that was stopped."""
     process = study.start()
-    wait_until(lambda: bool(study.under_way()) or process.poll() is not None, _PATIENCE_S)
+    wait_until(
+        lambda: bool(study.under_way() and study.state("fixed-0000")) or process.poll() is not None,
+        _PATIENCE_S,
+    )
     os.kill(process.pid, signal.SIGSTOP)  # so that it does not read the requests
     victim = str(study.under_way())
-    wait_until(lambda: study.state("fixed-0000") is not None)
     watching = study.start("watch", "mine", f"--storage={study.storage}")
     partial = json.loads(run_cli("report", "mine", f"--storage={study.storage}", "--json").out)
     assert (partial["partial"], partial["running"]) == (True, True)
