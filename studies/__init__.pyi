@@ -1,4 +1,5 @@
 from .analysis.results import Results
+from .api.running import add_trial, stop_study, stop_trial
 from .api.runs import compare_studies, extend_study, get_study, run_study
 from .api.study_results import StudyResults, load_results
 from .process.errors import StudyStopped
@@ -22,9 +23,12 @@ __all__ = [
     "Study",
     "StudyResults",
     "StudyStopped",
+    "add_trial",
     "compare_studies",
     "extend_study",
     "get_study",
     "load_results",
     "run_study",
+    "stop_study",
+    "stop_trial",
 ]

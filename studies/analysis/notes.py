@@ -10,7 +10,7 @@ from studies.analysis.comparisons import run_spread
 from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.verdict import listed
 from studies.spec.study import Study
-from studies.trials.records import Record
+from studies.trials.records import STOPPED, Record
 from studies.trials.store import Store
 from studies.trials.winners import winners
 
@@ -29,6 +29,7 @@ def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]
     """
     return [
         *_lost_runs(store),
+        *users_choices(store.study, store.records),
         *_diverged_above(losses),
         *_steadier_below(losses),
         *_better_above(losses),
@@ -59,6 +60,25 @@ def _lost_runs(store: Store) -> list[str]:
             count = f"{len(lost)} of {study.seeds * study.searches}"
             notes.append(
                 f"arm {arm!r}: {count} confirm runs did not finish, so it looks better than it is"
+            )
+    return notes
+
+
+def users_choices(study: Study, records: Mapping[str, Record]) -> list[str]:
+    """Say which trials a user has stopped or added, and what that means for the comparison."""
+    notes = []
+    for arm in study.arms:
+        tried = [r for r in records.values() if (r.stage, r.arm) == ("search", arm)]
+        if stopped := [r.name for r in tried if r.reason == STOPPED]:
+            notes.append(
+                f"arm {arm!r}: a user stopped {len(stopped)} of {len(tried)} search trials "
+                f"({listed(stopped)}); stopped trials can't win, so the arm may look worse than "
+                "it is"
+            )
+        if added := sum((r.stage, r.arm) == ("added", arm) for r in records.values()):
+            notes.append(
+                f"arm {arm!r}: a user added {added} trial{'s' * (added > 1)}, which took no part "
+                "in the choice of winners, so every arm still had the same budget"
             )
     return notes
 

@@ -1,17 +1,117 @@
-"""The progress of a study, and the command that resumes it."""
+"""The progress of a study, what it shows before its end, and the command that resumes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from studies.spec.study import Study
-from studies.trials.records import Record, planned_trials
+from studies.trials.records import Record, is_finite, planned_trials, records_of
 from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
 from studies.trials.winners import counting, wanted_runs
 
+_NO_VERDICT = (
+    "no verdict yet: arms are compared on the test split only after all runs on fresh seeds have "
+    "ended, because a comparison that is read early, and again later, errs more often than in 5 % "
+    "of the cases"
+)
 
-def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
-    """Return one line per stage with its number of ended runs.
 
-    The exact number of runs of a stage is known only once the stage before has ended.
+@dataclass(frozen=True)
+class Leader:
+    """A trial that is ahead, or one that a user has added.
+
+    Attributes:
+        arm: Its arm.
+        search: Its search.
+        trial: Its name.
+        state: Its state; a running one may still be overtaken or stopped.
+        step: Step of its last report.
+        ppl: Validation PPL at this step; None before its first report.
+        params: Its searched parameters.
+    """
+
+    arm: str
+    search: int
+    trial: str
+    state: str
+    step: int
+    ppl: float | None
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What a study shows before its end: validation figures only.
+
+    Attributes:
+        study: Name of the study.
+        stages: For each stage, how many of its runs have ended, and how many it has.
+        best: The leading trial of each arm and search: of those that have come furthest, the one
+            with the lowest validation loss.
+        added: The trials that users have added.
+        missing: What is still to come, in sentences.
+        notes: What the reader should also know.
+    """
+
+    study: str
+    stages: Mapping[str, tuple[int, int]]
+    best: tuple[Leader, ...]
+    added: tuple[Leader, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, marked as partial."""
+        return {"partial": True, **asdict(self)}
+
+
+def partial_results(study: Study, records: Mapping[str, Record], notes: Sequence[str]) -> Partial:
+    """Return what a study shows before its end.
+
+    Args:
+        study: The study.
+        records: All of its records so far.
+        notes: Further notes.
+    """
+    counts = stage_counts(study, records)
+    best, missing = [], [_rest(stage, *count) for stage, count in counts.items()]
+    for arm in study.arms:
+        for search in range(study.searches):
+            trials = records_of(records, "search", arm, search)
+            if leader := _leader(trials):
+                best.append(leader)
+            else:
+                where = f" in search {search}" if study.searches > 1 else ""
+                missing.append(f"arm {arm!r} has no trial with a report{where}")
+    added = [_shown(r) for arm in study.arms for r in records_of(records, "added", arm)]
+    all_missing = (*filter(None, missing), _NO_VERDICT)
+    return Partial(study.name, counts, tuple(best), tuple(added), all_missing, tuple(notes))
+
+
+def _rest(stage: str, ended: int, wanted: int) -> str:
+    """Return what is left of a stage; "" if all of its runs have ended."""
+    if stage != "search" and not ended:
+        return f"{stage}: not begun; at most {wanted} runs"
+    return f"{stage}: {wanted - ended} of {wanted} still to end" if ended < wanted else ""
+
+
+def _leader(trials: Sequence[Record]) -> Leader | None:
+    """Return the best of the trials that have come furthest; trials that can't win are left out."""
+    going = [r for r in trials if r.state in ("running", "complete") and is_finite(r.nll)]
+    first = min(going, key=lambda r: (-r.step, r.nll, r.number), default=None)
+    return None if first is None else _shown(first)
+
+
+def _shown(r: Record) -> Leader:
+    ppl = r.reports[-1].metrics.get("eval/ppl") if r.reports else None
+    return Leader(r.arm, r.search, r.name, r.state, r.step, ppl, r.params)
+
+
+def stage_counts(study: Study, records: Mapping[str, Record]) -> dict[str, tuple[int, int]]:
+    """Return for each stage of the study how many of its runs have ended, and how many it has.
+
+    The exact number of runs of a stage is known only once the stage before has ended; until then it
+    is the largest possible one.
     """
     ended = {
         s: sum(r.state != "running" for r in counting(study, records, s))
@@ -28,9 +128,18 @@ def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
         wanted["select"] = len(select_records(study, records))
         if ended["select"] >= wanted["select"]:
             wanted["confirm"] = len(confirm_records(study, records))
+    return {stage: (ended[stage], count) for stage, count in wanted.items() if count}
+
+
+def stage_lines(study: Study, records: Mapping[str, Record]) -> list[str]:
+    """Return one line per stage with its number of ended runs."""
     lines = [
-        f"{stage}: {ended[stage]} of {count} ended" for stage, count in wanted.items() if count
+        f"{stage}: {ended} of {count} ended"
+        for stage, (ended, count) in stage_counts(study, records).items()
     ]
+    if added := counting(study, records, "added"):
+        done = sum(r.state != "running" for r in added)
+        lines.append(f"added by users: {done} of {len(added)} ended")
     if begun := [r.state for r in records.values() if r.stage == "explain"]:
         lines.append(
             f"explain: {len(begun) - begun.count('running')} of {len(begun)} started runs ended"

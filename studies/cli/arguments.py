@@ -24,11 +24,13 @@ from studies.cli.subcommands import (
     ui,
 )
 from studies.cli.subcommands import list as list_
+from studies.cli.subcommands.running import add, stop, watch
 
 COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
         *(run.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
+        *(watch.COMMAND, stop.COMMAND, add.COMMAND),
         *(list_.COMMAND, show.COMMAND, report.COMMAND, compare.COMMAND, status.COMMAND),
         *(evaluate.COMMAND, export.COMMAND, bench.COMMAND, ui.COMMAND),
     )

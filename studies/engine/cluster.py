@@ -31,8 +31,9 @@ _GONE = (  # a node, or a process on it
 )
 
 
-def _never() -> None:
+def _never() -> bool:
     """Do nothing: the default check of a run that only ends by itself."""
+    return False
 
 
 class Cluster:
@@ -158,12 +159,13 @@ class Cluster:
         for host in ray.get(self._registry.hosts.remote()):
             host.free.remote(name)
 
-    def run(self, source: "Source", check: Callable[[], None] = _never) -> None:
+    def run(self, source: "Source", check: Callable[[], bool] = _never) -> None:
         """Run all jobs of a source and return when each has ended.
 
         Args:
             source: source of the jobs.
-            check: raises if the run should end.
+            check: called at each report and every second; raises if the run should end, and returns
+                whether the source has new jobs.
 
         Raises:
             StudyStopped: a fault outside the trials keeps them from continuing.

@@ -20,7 +20,9 @@ from studies.engine.trainable import Trial
 from studies.process.errors import StudyStopped
 from studies.trials.messages import Job, Report
 
+_CHECK_S = 1.0  # time between two checks without a report
 _RESTARTS = 5  # restarts of one trial after deaths of its process, without a report in between
+_LOST_STARTS = 5  # for each slot: trials that Tune could not start, with none ending in between
 
 
 class Source(Protocol):
@@ -66,19 +68,24 @@ class _Proposer(_Local, Searcher):
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._returned: list[tuple[Job, int]] = []
-        self._waits = False  # whether the source has no job until a trial ends
+        self._waits = False  # whether the source has no job until a trial ends, or it gets one
+        self._lost_starts = 0
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of the next trial, None if none can start now, or ``FINISHED``."""
+        self._waits = self._waits and not self._judge.has_new_jobs()
         # Our own limit, because Tune's is fixed at the start while nodes join and leave.
         if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
             return None
+        if self._lost_starts > _LOST_STARTS * self._slots():
+            return Searcher.FINISHED
         next_job = self._returned.pop if self._returned else self._source.next_job
         job_and_step = self._judge.keeping_faults(next_job)
         if self._judge.fault is not None:
             return Searcher.FINISHED
         if job_and_step is None:
-            self._waits = bool(self._live) and self._source.remaining() > 0
+            # While trials run, the source may still get jobs: a stage after theirs, or a user's.
+            self._waits = bool(self._live)
             return None if self._waits else Searcher.FINISHED
         self._live[trial_id] = job, seen = job_and_step
         # The job goes as text, because Tune flattens, copies and keeps every config.
@@ -90,9 +97,11 @@ class _Proposer(_Local, Searcher):
         """Free the trial's slot; the judge has already handled its end.
 
         Tune gives up a trial whose process dies before the trial has started in it, which can
-        happen to an idle process kept for reuse. Such a job is suggested again before all others.
+        happen to an idle process kept for reuse. Such a job is suggested again before all others,
+        but not forever: the run ends where hardly anything starts.
         """
         job_and_step, self._waits = self._live.pop(trial_id, None), False
+        self._lost_starts = self._lost_starts + 1 if error else 0
         if error and job_and_step is not None:
             self._returned.append(job_and_step)
 
@@ -116,12 +125,27 @@ class _Judge(_Local, FIFOScheduler):
     resetting: Collection[RayTrial] = ()
 
     def __init__(
-        self, source: Source, free: Callable[[str], None], check: Callable[[], None]
+        self, source: Source, free: Callable[[str], None], check: Callable[[], bool]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source, self._free, self._check = source, free, check
         self._deaths: Counter[str] = Counter()
         self.fault: Exception | None = None
+        self._new_jobs, self._check_at = False, 0.0
+
+    def check(self) -> None:
+        """Call the check, at most once a second; Tune's loop calls this all the time."""
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + _CHECK_S
+            self.keeping_faults(self._call_check)
+
+    def has_new_jobs(self) -> bool:
+        """Return whether the source has got jobs since the last call."""
+        new, self._new_jobs = self._new_jobs, False
+        return new
+
+    def _call_check(self) -> None:
+        self._new_jobs = self._check() or self._new_jobs
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Pass a result on, and return Tune's code for stopping or continuing the trial."""
@@ -157,7 +181,7 @@ class _Judge(_Local, FIFOScheduler):
         return None
 
     def _take(self, name: str, result: Mapping[str, Any]) -> bool:
-        self._check()
+        self._call_check()
         if stopped := result.get("stopped"):
             raise StudyStopped(stopped)
         if failed := result.get("failed"):
@@ -188,13 +212,14 @@ class _Stopper(_Local, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Return whether the judge holds a fault."""
+        """Let the judge check, and return whether it holds a fault."""
+        self._judge.check()
         return self._judge.fault is not None
 
 
 def run_trials(
     source: Source,
-    check: Callable[[], None],
+    check: Callable[[], bool],
     free: Callable[[str], None],
     *,
     registry: str,
@@ -206,7 +231,8 @@ def run_trials(
 
     Args:
         source: source of the jobs.
-        check: raises if the run should end.
+        check: called at each report and every second; raises if the run should end, and returns
+            whether the source has new jobs.
         free: frees the seat of a trial whose process is gone.
         registry: name of the registry of hosts.
         resources: resources that each trial requests.
@@ -216,8 +242,7 @@ def run_trials(
     Raises:
         StudyStopped: a fault outside the trials keeps them from continuing.
     """
-    count = source.remaining()
-    if not count:
+    if not source.remaining():
         return
     judge = _Judge(source, free, check)
     tuner = tune.Tuner(
@@ -227,7 +252,7 @@ def run_trials(
                 source, judge, Slots(resources, waiting), {"registry": registry, **resources}
             ),
             scheduler=judge,
-            num_samples=count,
+            num_samples=-1,  # as many as the source has: it may get more jobs meanwhile
             reuse_actors=True,
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,

@@ -18,8 +18,9 @@ Exception
 └── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
                       listening to that process.
 KeyboardInterrupt
-└── Interrupted       Raised by `search.open_study` on Ctrl-C, SIGTERM or SIGHUP, and again after
-                      the MLflow runs are closed. Caught by `cli.commands`, which exits with 130.
+└── Interrupted       Raised by `search.open_study` on Ctrl-C, SIGTERM, SIGHUP or `hylorada stop`,
+                      and again after the MLflow runs are closed. Caught by `cli.commands`, which
+                      exits with 130.
 ```
 
 Bad input is `hylorada.InputError`, which `cli.commands` turns into exit code 2. None of these

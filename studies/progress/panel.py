@@ -1,7 +1,6 @@
 """A study's progress: trials, the best trial of each arm, rungs and the time left."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Self
 
@@ -10,9 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from studies.process.options import Progress
+from studies.progress.arms import arms_drawing, best_ppls
 from studies.progress.display import open_display
-from studies.reporting.tables import Sheet
-from studies.reporting.terminal import Drawing
 from studies.trials.records import Record
 from studies.trials.store import Store
 from studies.trials.winners import counting
@@ -64,17 +62,15 @@ class Panel:
     def line(self) -> str:
         """Return the state on one line."""
         records = self._records()
-        bests = [(arm, self._best(records, arm)) for arm in self._store.study.arms]
-        shown = [f"{arm} {_ppl(best)}" for arm, best in bests if best is not None]
-        best_ppl = f"; best PPL: {', '.join(shown)}" if shown else ""
-        return f"{self.title()}: {self._count(records)}{best_ppl}"
+        return f"{self.title()}: {self._count(records)}{best_ppls(self._store.study, records)}"
 
     def content(self) -> Group:
         """Return a bar, the counts and a table of the arms."""
         records = self._records()
         ended = sum(r.state != "running" for r in records)
         bar = ProgressBar(total=max(1, self._total), completed=ended, width=48)
-        return Group(bar, Text(self._count(records)), self._arms(records))
+        arms = arms_drawing(self._store.study, records, self._stage)
+        return Group(bar, Text(self._count(records)), arms)
 
     def _records(self) -> list[Record]:
         return counting(self._store.study, self._store.records, self._stage) if self._stage else []
@@ -96,36 +92,3 @@ class Panel:
         return (
             f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
         )
-
-    def _arms(self, records: Sequence[Record]) -> Drawing:
-        rungs = self._store.study.rungs() if self._stage == "search" else ()
-        columns = ("arm", "running", "complete", "pruned", "failed", "best PPL", "trial")
-        rows = tuple(
-            self._arm_row([r for r in records if r.arm == arm], arm, rungs)
-            for arm in self._store.study.arms
-        )
-        return Drawing(Sheet((*columns, *(f"rung {rung}" for rung in rungs)), rows), dense=True)
-
-    def _arm_row(
-        self, records: Sequence[Record], arm: str, rungs: tuple[int, ...]
-    ) -> tuple[str, ...]:
-        count = Counter(r.state for r in records)
-        best = self._best(records, arm)
-        reached = [str(sum(r.step >= rung for r in records)) for rung in rungs]
-        shown = _ppl(best) if best else ""
-        states = [
-            count["running"],
-            count["complete"],
-            count["pruned"],
-            count["failed"] + count["diverged"],
-        ]
-        return (arm, *map(str, states), shown, best.name if best else "", *reached)
-
-    def _best(self, records: Sequence[Record], arm: str) -> Record | None:
-        going = [r for r in records if r.arm == arm and r.state in ("running", "complete")]
-        reported = [r for r in going if r.nll is not None]
-        return min(reported, key=lambda r: r.nll or 0.0, default=None)
-
-
-def _ppl(record: Record) -> str:
-    return f"{record.reports[-1].metrics['eval/ppl']:.3f}"

@@ -19,6 +19,9 @@ WORDS = {
 MOST_REFERENCES = 3  # columns of changes in the table of arms; beyond, comparisons are listed
 _TRIAL_COLUMNS = ("trial", "state", "reason", "last step", "eval PPL")
 
+_TRIED = ("search", "added")  # stages whose trials a user or a sampler has chosen
+_ADDED = "Trials named ARM-added-N were added by a user; they can't become winners."
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -268,7 +271,7 @@ def trials_sheet(
     arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]
 ) -> Sheet:
     """Return the search trials of an arm, with one column per parameter."""
-    trials = records_of(records, "search", arm)
+    trials = [r for stage in _TRIED for r in records_of(records, stage, arm)]
     names = list(
         dict.fromkeys([*study.space(arm).parameters, *(n for r in trials for n in r.params)])
     )
@@ -281,16 +284,18 @@ def trials_sheet(
         rows=tuple(rows),
         strong=frozenset(i for i, r in enumerate(trials) if r.name in best),
         faint=frozenset(i for i, r in enumerate(trials) if r.state != "complete"),
+        caption=_ADDED if any(r.stage == "added" for r in trials) else "",
     )
 
 
 def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     """Return the search trials of all arms, with all parameters in one column."""
     best = best_trials(records, study)
-    trials = [r for arm in study.arms for r in records_of(records, "search", arm)]
+    trials = [r for s in _TRIED for arm in study.arms for r in records_of(records, s, arm)]
     rows = [
         (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
         for r in trials
     ]
     strong = frozenset(i for i, r in enumerate(trials) if r.name in best)
-    return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), strong=strong)
+    caption = _ADDED if any(r.stage == "added" for r in trials) else ""
+    return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), caption, strong)

@@ -131,7 +131,8 @@ def _seconds_a_search(folder: Path, study: Study) -> float:
     from studies.trials.records import read_records
 
     records = read_records(folder).values()
-    spent = sum(r.reports[-1].seconds for r in records if r.reports and r.stage != "explain")
+    counted = [r for r in records if r.reports and r.stage not in ("explain", "added")]
+    spent = sum(r.reports[-1].seconds for r in counted)
     return spent / max(1, study.searches)
 
 

@@ -146,7 +146,7 @@ def _prepare(
     """
     with _faults_as_stops(), ExitStack() as stack:
         stack.enter_context(study_environment())
-        trains = trains or not _has_results(study, options)
+        trains = trains or not _has_results(study, options) or _has_additions(study, options)
         options = _on_their_ray(options)
         devices = _open_devices(stack, study, options, trains=trains)
         # These imports take seconds, in which Ray starts.
@@ -259,6 +259,13 @@ def _has_results(study: Study, options: Options) -> bool:
     The path is not checked yet, and `os.path` accepts any.
     """
     return os.path.exists(options.study_folder(study.name) / "results.json")
+
+
+def _has_additions(study: Study, options: Options) -> bool:
+    """Return whether users have added trials that have not been trained."""
+    from studies.trials.requests import additions  # slow to import
+
+    return bool(additions(options.study_folder(study.name)))
 
 
 def _check_storage(options: Options) -> None:

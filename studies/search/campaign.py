@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from studies.process.listing import first_names
+from studies.search.added import Added
 from studies.search.ledger import Ledger, Stage
 from studies.search.pruners import make_pruner
 from studies.spec.study import Study
@@ -193,7 +194,10 @@ class Campaign:
             (partial(Explain, requested=explain), len(explain_runs)),
         ]
         self._stage: Stage = Search(ledger)
+        self._added = Added(ledger)
         self._enter_next_stages()
+        if self._stage.ended() and (count := self._added.remaining()):
+            ledger.panel.begin(self._added.title, count)
 
     @property
     def is_searching(self) -> bool:
@@ -202,26 +206,37 @@ class Campaign:
 
     def remaining(self) -> int:
         """Return an upper bound on the trials left to hand out, as if every arm had a winner."""
-        return self._stage.remaining() + sum(count for _, count in self._later)
+        later = sum(count for _, count in self._later)
+        return self._stage.remaining() + later + self._added.remaining()
+
+    def receive(self) -> bool:
+        """Carry out what users have requested meanwhile, and return whether there are new jobs."""
+        self._ledger.receive()
+        return self._added.receive()
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next job, or None at the end and while a stage waits for its last trials."""
         if self.is_searching and self._stage.ended():
             self._report_exhausted_spaces()
         self._enter_next_stages()
-        return self._stage.next_job()
+        return self._added.next_job() or self._stage.next_job()
 
     def on_report(self, name: str, report: Report) -> bool:
-        """Pass a report to the current stage, and return whether to stop the trial."""
-        return self._stage.on_report(name, report)
+        """Pass a report to the trial's stage, and return whether to stop the trial."""
+        return self._stage_of(name).on_report(name, report)
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
-        """Pass a trial's failure to the current stage."""
-        self._stage.on_failure(name, reason, traceback)
+        """Pass a trial's failure to its stage."""
+        self._stage_of(name).on_failure(name, reason, traceback)
 
     def on_restart(self, name: str) -> None:
-        """Pass a trial's restart to the current stage."""
-        self._stage.on_restart(name)
+        """Pass a trial's restart to its stage."""
+        self._stage_of(name).on_restart(name)
+
+    def _stage_of(self, name: str) -> Stage:
+        """Return the stage of a trial that has been handed out: the current one, or a user's."""
+        is_added = self._ledger.store.records[name].stage == self._added.title
+        return self._added if is_added else self._stage
 
     def _enter_next_stages(self) -> None:
         """Enter the next stage for as long as the current one has ended."""

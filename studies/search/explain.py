@@ -224,7 +224,8 @@ def _check(study: Study, request: Request, arm: str) -> None:
 
 def _unfinished(study: Study, records: Mapping[str, Record]) -> bool:
     """Return whether a stage other than `explain` has runs left."""
-    if any(r.state == "running" for r in records.values() if r.stage != "explain"):
+    counted = [r for r in records.values() if r.stage not in ("explain", "added")]
+    if any(r.state == "running" for r in counted):
         return True
     places = [(arm, search) for search in range(study.searches) for arm in study.arms]
     if any(

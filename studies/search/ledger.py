@@ -7,7 +7,8 @@ from typing import Protocol
 
 from studies.progress.panel import Panel
 from studies.trials.messages import Job, Report
-from studies.trials.records import Record, State
+from studies.trials.records import STOPPED, Record, State
+from studies.trials.requests import STOPPABLE, drop_trial_stop, trial_stops
 from studies.trials.store import Store
 
 
@@ -54,7 +55,25 @@ class Ledger:
     ) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
         self._callbacks = callbacks
+        self._stops: set[str] = set()
+        self.receive()
         tracker.catch_up(store.records.values())
+
+    def receive(self) -> None:
+        """Read which trials users want to stop, and drop the requests about those that can't be."""
+        self._stops = trial_stops(self.store.folder)
+        for name in sorted(self._stops):
+            record = self.store.records.get(name)
+            if record is None or record.state != "running" or record.stage not in STOPPABLE:
+                self._drop_stop(name)
+
+    def stops(self, record: Record) -> bool:
+        """Return whether a user has asked to stop a trial."""
+        return record.name in self._stops
+
+    def _drop_stop(self, name: str) -> None:
+        drop_trial_stop(self.store.folder, name)
+        self._stops.discard(name)
 
     def open(self, record: Record) -> None:
         """Record that a trial has been handed out."""
@@ -82,6 +101,8 @@ class Ledger:
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
         """Record the end of a trial."""
         self.store.finish(record.name, state, reason)
+        if self.stops(record):
+            self._drop_stop(record.name)
         self.tracker.update(record)
         self.panel.update()
         _call_back("on_trial_end", self._callbacks.on_trial_end, record)
@@ -118,7 +139,8 @@ class Stage:
             return False
         # The decision is stored with the report: after a crash either both are there, or the report
         # comes again.
-        pruned = not report.done and self._prunes(record, report)
+        # The pruner sees every report, because its rungs are rebuilt from all of them.
+        pruned = not report.done and (self._prunes(record, report) or self._ledger.stops(record))
         self._ledger.report(record, replace(report, pruned=pruned, time=int(1000 * time.time())))
         self._end_if_due(record)
         return pruned
@@ -161,7 +183,8 @@ class Stage:
         elif last.done:
             self._ledger.finish(record, "complete")
         elif last.pruned:
-            self._ledger.finish(record, "pruned")
+            reason = STOPPED if self._ledger.stops(record) else None
+            self._ledger.finish(record, "pruned", reason)
 
     def _is_unfinished(self, record: Record) -> bool:
         """Return whether a trial still has to train, after ending one that a crash left open.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
@@ -22,6 +23,7 @@ from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.services import open_tracker
 from studies.trials.records import OPEN
+from studies.trials.requests import stop_requested
 from studies.trials.store import Store
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def recorded(
         )
     try:
         tracker.describe(material.provenance, _parent_params(store.study))
-        with _interrupted_by_signals() as check:
+        with _interrupted(store.folder, partial(say, console)) as check:
             yield OpenStudy(
                 material, devices, store, tracker, console, options.progress, callbacks, check
             )
@@ -101,14 +103,16 @@ def recorded(
 
 
 @contextmanager
-def _interrupted_by_signals() -> Iterator[Callable[[], None]]:
+def _interrupted(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
     """Raise `Interrupted` inside this context on each signal that ends a process.
 
     Yields:
         A check that raises it again after the first signal: an exception raised in the callback of
-        some library may be swallowed there.
+        some library may be swallowed there. It also raises it once another terminal has asked the
+        study to stop.
     """
     numbers: list[int] = []
+    asked = False
     pool = logging.getLogger("sqlalchemy.pool")
     level = pool.level
 
@@ -119,7 +123,11 @@ def _interrupted_by_signals() -> Iterator[Callable[[], None]]:
         raise Interrupted
 
     def check() -> None:
-        if numbers:
+        nonlocal asked
+        if not asked and stop_requested(folder):
+            asked = True
+            say("hylorada: `hylorada stop` has asked this study to stop")
+        if asked or numbers:
             raise Interrupted
 
     before = on_end(end)

@@ -47,15 +47,26 @@ def search_and_confirm(opened: OpenStudy, explain: Sequence[Record] = ()) -> Map
         campaign = Campaign(ledger, explain)
         if campaign.is_searching:
             _begin_search(opened, panel)
-        while count := campaign.remaining():
-            opened.cluster.run(campaign, opened.check)
-            # Tune may end with trials that it could not start again; a new campaign has them.
+
+        def attend() -> bool:
+            opened.check()
+            return campaign.receive()
+
+        while campaign.remaining():
+            ended = _ended(opened.store)
+            opened.cluster.run(campaign, attend)
+            # Tune may end with trials that it could not start again; a new campaign has them, and
+            # those that users have added since.
             campaign = Campaign(ledger, explain)
-            if campaign.remaining() >= count:
+            if campaign.remaining() and _ended(opened.store) == ended:
                 raise StudyStopped(
                     f"Ray Tune has ended with {campaign.remaining()} trials left to do"
                 )
         return base_metrics(opened.store.folder, lambda: opened.cluster.evaluate_base("test"))
+
+
+def _ended(store: Store) -> int:
+    return sum(r.state != "running" for r in store.records.values())
 
 
 def report(opened: OpenStudy, base: Mapping[str, Any]) -> Results:

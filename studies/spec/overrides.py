@@ -82,6 +82,21 @@ def override(
     return result, problems
 
 
+def read_fields(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields that ``field=value`` assignments (values in YAML) set, and all problems."""
+    fields: dict[str, Any] = {}
+    problems: list[str] = []
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        try:
+            if not separator:
+                raise InputError(f"--set {assignment}: write field=value")
+            fields[name.strip()] = _parse_value(name, text)
+        except InputError as error:
+            problems += error.problems
+    return fields, problems
+
+
 def _drop_inactive(space: dict[str, Any]) -> None:
     """Remove each parameter whose condition can't hold because another parameter is a constant."""
     for name, declared in list(space.items()):

@@ -119,7 +119,7 @@ def check_confirms(folder: Path, records: Mapping[str, "Record"]) -> None:
         InputError: It names the file.
     """
     for record in records.values():
-        if record.stage == "search":
+        if record.stage in ("search", "added"):
             continue
         path, winner = folder / "trials" / record.name / "trial.json", records.get(record.winner)
         if winner is None:
@@ -150,11 +150,23 @@ def check_seeds(folder: Path, study: "Study", records: Mapping[str, "Record"]) -
     for record in records.values():
         if record.stage == "search":
             seeds = search_seeds(study, record.arm, record.search, record.number)
+        elif record.stage == "added":
+            seeds = _added_seeds(study, records, record)
         else:
             seeds = rerun_seeds(study, record.stage, record.search, record.number)
         if (record.seed, record.data_seed) != seeds:
             path = folder / "trials" / record.name / "trial.json"
             raise damaged(path, f"its seeds are not those of study seed {study.seed}")
+
+
+def _added_seeds(
+    study: "Study", records: Mapping[str, "Record"], record: "Record"
+) -> tuple[int, int]:
+    """Return the seeds that an added trial must have: its source's, or its arm's first trial's."""
+    if not record.winner:
+        return search_seeds(study, record.arm, 0, 0)
+    source = records.get(record.winner, record)  # a source that is lost is reported elsewhere
+    return source.seed, source.data_seed
 
 
 def incomplete_runs(

@@ -11,6 +11,7 @@ from hylorada import InputError
 from studies.files.folder_files import damaged
 from studies.spec.common_values import common_values
 from studies.spec.study import Study
+from studies.trials.added_studies import keep_added
 from studies.trials.messages import CHECKPOINT, Report
 from studies.trials.optuna_database import (
     OPTUNA_STATES,
@@ -62,6 +63,9 @@ class OptunaStudies:
             rebuild(self._path, self._study, records)
             self._connect()
             self._note(f"{self._path} {fault}; rebuilt it from the trial files")
+        for record in records.values():  # a crash may have come before one was written here
+            if record.stage == "added" and record.state != "running":
+                self.finish(record)
 
     def close(self) -> None:
         """Close all connections to the database."""
@@ -101,7 +105,10 @@ class OptunaStudies:
         storage.set_trial_intermediate_value(number, report.step, float(nll))
 
     def finish(self, record: Record) -> None:
-        """End a search trial in Optuna's database as its record ended."""
+        """End a search trial in Optuna's database as its record ended; add one of a user's."""
+        if record.stage == "added":
+            assert self._storage is not None
+            keep_added(self._storage, self._study, record)
         if record.stage == "search":
             state = OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None

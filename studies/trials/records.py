@@ -30,11 +30,12 @@ from studies.trials.integrity import CHAIN, check_confirms, check_place, losses_
 from studies.trials.messages import Report, job_digest
 
 OPEN = "open"  # a file that exists until a run has ended, even if its process dies
-Stage = Literal["search", "select", "confirm", "explain"]
+STOPPED = "stopped by the user"  # the reason of a pruned trial that ASHA has not stopped
+Stage = Literal["search", "select", "confirm", "explain", "added"]
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _ENDED = (
     "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
-    "WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL')"
+    "WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%#added'"
 )
 
 
@@ -45,9 +46,10 @@ class Record:
     Attributes:
         name: Name, unique in the study.
         arm: Its arm.
-        stage: ``search``, ``select``, ``confirm`` or ``explain``.
-        number: Number of the trial within its arm and search, or of the seed (all other stages).
-        params: Parameters that Optuna proposed.
+        stage: ``search``, ``select``, ``confirm``, ``explain``, or ``added`` by a user.
+        number: Number of the trial within its arm and search, or among those that users have added
+            to its arm, or of the seed (all other stages).
+        params: Parameters that Optuna proposed, or that a user has set.
         adapter: The full adapter configuration.
         training: The full training configuration.
         seed: Seed of the adapter.
@@ -55,7 +57,8 @@ class Record:
         state: Its state; only a ``complete`` trial can be best.
         reason: Why it has diverged or failed.
         winner: For a select or confirm run, the search trial whose configuration it repeats; for an
-            explain run, the search trial that it is compared with.
+            explain run, the search trial that it is compared with. For an added trial, the trial
+            that it is a clone of; empty for a change of its arm's defaults.
         search: The one of the study's independent searches that it belongs to.
         block: The matched block whose common values it has; None in a study that is not matched.
         factor: For a confirm run, the factor on its block's learning rate.
@@ -273,7 +276,8 @@ def check_kinds(folder: Path) -> None:
     names = (*results, "inputs.json", "base.json", "optuna.db", "id", "lock", OPEN)
     require_readable(folder, folder / "trials")
     require_kinds(
-        files=[folder / n for n in names], folders=[folder.parent, folder, folder / "trials"]
+        files=[folder / n for n in names],
+        folders=[folder.parent, folder, folder / "trials", folder / "requests"],
     )
 
 

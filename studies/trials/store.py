@@ -42,6 +42,7 @@ from studies.trials.records import (
     records_of,
     trial_name,
 )
+from studies.trials.requests import drop_stop
 
 _INPUTS = "inputs"  # owner of the checksum of inputs.json
 
@@ -62,6 +63,7 @@ class Store:
         check_kinds(folder)
         self.folder, self.study = folder, study
         self._lock = hold_study(folder, study.name)
+        drop_stop(folder)  # meant for a run that has died before it could act on it
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know about the state of the folder
         self._optuna = OptunaStudies(folder, study, self.notes.append)
@@ -92,6 +94,7 @@ class Store:
     def close(self) -> None:
         """Let another process open the folder."""
         self._optuna.close()
+        drop_stop(self.folder)
         self._lock.release()
 
     def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:

@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from hylorada import InputError, nearest
-from studies.files.folder_files import require_kinds, require_readable, stored_study
+from studies.files.folder_files import (
+    require_kinds,
+    require_readable,
+    stored_study,
+    study_lock,
+)
 from studies.spec.grid import cells
 from studies.spec.study import FREE, GROWING, Study
 
@@ -80,6 +87,18 @@ def as_begun(
     if not stored["common"]["space"] and values["common"]["space"]:
         return stored
     return {**values, **{name: stored[name] for name in FREE if name != "subject"}}
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process runs this study, which then holds its lock.
+
+    In a folder without write access this can't be told, and the answer is yes.
+    """
+    try:
+        with study_lock(folder):
+            return False
+    except (Timeout, OSError):
+        return True
 
 
 def is_running_again(folder: Path) -> bool:

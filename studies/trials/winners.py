@@ -125,7 +125,7 @@ def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Re
 
     Runs of former winners, which later trials have overtaken, don't.
     """
-    if stage == "search":
+    if stage in ("search", "added"):
         return [r for r in records.values() if r.stage == stage]
     if stage == "select":
         places = [(search, arm) for search in range(study.searches) for arm in study.arms]

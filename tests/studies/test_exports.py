@@ -9,7 +9,8 @@ import studies
 PUBLIC = [
     *("Arm", "Callbacks", "Choice", "Options", "Parameter", "Range", "Record", "Results"),
     *("Space", "Study", "StudyResults", "StudyStopped"),
-    *("compare_studies", "extend_study", "get_study", "load_results", "run_study"),
+    *("add_trial", "compare_studies", "extend_study", "get_study", "load_results", "run_study"),
+    *("stop_study", "stop_trial"),
 ]
 
 

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import Timeout
-
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
 from studies.cli.stored_studies import open_study
-from studies.files.folder_files import stored_study, study_lock
+from studies.files.folder_files import stored_study
 from studies.process.mlflow_address import shown
 from studies.process.options import default_uri
 from studies.spec.grid import cells
 from studies.spec.study import Study
-from studies.trials.study_folders import stored_grid
+from studies.trials.study_folders import is_running, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +44,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.reporting.printed import print_json
     from studies.trials.integrity import incomplete_runs
     from studies.trials.records import OPEN, database_fault
+    from studies.trials.requests import waiting_lines
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
@@ -53,7 +52,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     study = Study.from_dict(stored_study(folder / "study.json"))
     unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
     # This comes first, because a running process changes what is read next.
-    running = unfinished and _is_running(folder)
+    running = unfinished and is_running(folder)
     records = load_records(folder)
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
@@ -67,6 +66,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
+        for line in waiting_lines(folder):
+            print(line)
     return 0
 
 
@@ -93,7 +94,7 @@ def _print_status(
 def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
     from studies.trials.records import OPEN
 
-    running = _is_running(folder)
+    running = is_running(folder)
     for cell in cells(grid):
         of_cell = folder.parent / cell.study.name
         if (of_cell / OPEN).exists():
@@ -111,18 +112,6 @@ def _where(args: argparse.Namespace) -> list[str]:
 def _option(name: str, value: object, default: object) -> list[str]:
     """Return an option as words of a command line; nothing if it has its default."""
     return [] if value == default else [name, shown(str(value))]
-
-
-def _is_running(folder: Path) -> bool:
-    """Return whether a process runs this study, which then holds its lock.
-
-    In a folder without write access this can't be told, and the answer is yes.
-    """
-    try:
-        with study_lock(folder):
-            return False
-    except (Timeout, OSError):
-        return True
 
 
 def _close_abandoned(args: argparse.Namespace, name: str, folder: Path) -> None:

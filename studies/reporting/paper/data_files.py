@@ -120,7 +120,7 @@ def _claim_rows(claim: Replicated) -> Iterable[dict[str, Any]]:
 
 def _trial_rows(records: Mapping[str, Record], study: Study) -> list[dict[str, Any]]:
     """Return one row per trial and run, with its parameters and its last metrics."""
-    stages = ("search", "select", "confirm", "explain")
+    stages = ("search", "select", "confirm", "explain", "added")
     runs = [r for s in stages for arm in study.arms for r in records_of(records, s, arm)]
     counted = {r.name for s in stages[:3] for r in counting(study, records, s)}
     rows = []

@@ -21,11 +21,13 @@ _PACKAGES = {
 }
 _STAGES = {"search": "search trials", "select": "selection runs", "confirm": "confirm runs"}
 
+_OUTSIDE = {"explain": "runs around a winner", "added": "trials added by hand"}
+
 
 def run_sentences(records: Mapping[str, Record]) -> list[str]:
     """Count the runs of each stage, their steps and their time."""
     counts = []
-    for stage, name in {**_STAGES, "explain": "runs around a winner"}.items():
+    for stage, name in {**_STAGES, **_OUTSIDE}.items():
         states = Counter(r.state for r in records.values() if r.stage == stage)
         if states:
             each = listed([f"{n} {state}" for state, n in sorted(states.items())])

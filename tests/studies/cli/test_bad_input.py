@@ -458,9 +458,9 @@ def test_study_never_run_is_refused(cli: Cli, tmp_path: Path, command: str) -> N
     ]
 
 
-def test_report_of_an_unfinished_study_is_refused(cli: Cli, tmp_path: Path) -> None:
+def test_export_of_an_unfinished_study_is_refused(cli: Cli, tmp_path: Path) -> None:
     _finished(tmp_path / "runs", "wt2")
-    answer = cli("report", "wt2", "--storage=runs")
+    answer = cli("export", "wt2", "--storage=runs", "--output=out")
     assert answer.code == 2
     assert answer.problems == [
         "study 'wt2' has not finished; see `hylorada status wt2`, or run it to its end"

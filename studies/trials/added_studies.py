@@ -1,0 +1,57 @@
+"""Added trials in ``optuna.db``: an Optuna study of their own for each arm, named ``ARM#added``.
+
+They stay out of the arm's own study, whose sampler would learn from them. A trial is written once,
+at its end, with the user attributes ``added``, ``trial``, ``clone`` and ``set`` (the values that
+the user has chosen and that the arm's space does not hold).
+"""
+
+from typing import Any
+
+import optuna
+from optuna.trial import FixedTrial, TrialState, create_trial
+
+from studies.spec.study import Study
+from studies.trials.optuna_database import OPTUNA_STATES
+from studies.trials.records import Record, is_finite
+
+
+def keep_added(storage: optuna.storages.RDBStorage, study: Study, record: Record) -> None:
+    """Write an added trial that has ended to Optuna's database, unless it is there already."""
+    kept = optuna.create_study(
+        storage=storage,
+        study_name=f"{record.arm}#added",
+        direction="minimize",
+        load_if_exists=True,
+    )
+    if all(t.user_attrs.get("trial") != record.name for t in kept.get_trials(deepcopy=False)):
+        kept.add_trial(_frozen(study, record))
+
+
+def _frozen(study: Study, record: Record) -> optuna.trial.FrozenTrial:
+    state = OPTUNA_STATES[record.state]
+    values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
+    has_value = state != TrialState.FAIL and is_finite(record.nll)
+    params, distributions = _inside(study, record)
+    outside = {name: value for name, value in record.params.items() if name not in params}
+    return create_trial(
+        state=state,
+        value=record.nll if has_value else None,
+        params=params,
+        distributions=distributions,
+        intermediate_values=values,
+        user_attrs={"added": True, "trial": record.name, "clone": record.winner, "set": outside},
+    )
+
+
+def _inside(study: Study, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters inside the arm's space, and their distributions, as Optuna has them."""
+    labels, distributions = dict[str, Any](), dict[str, Any]()
+    for name, parameter in study.space(record.arm).parameters.items():
+        value = record.params.get(name)
+        if name not in record.params or not parameter.values.contains(value):
+            continue
+        trial = FixedTrial({name: parameter.values.label(value)})
+        parameter.values.suggest(name, trial)
+        labels |= trial.params
+        distributions |= trial.distributions
+    return labels, distributions
