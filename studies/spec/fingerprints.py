@@ -16,6 +16,7 @@ _ADDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("train_blocks", (None,)),
     ("epochs", (None,)),
     ("seed_list", ([],)),
+    ("start", ([],)),
 )
 
 
