@@ -99,7 +99,7 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     Raises:
         InputError: It names each study that does not exist.
     """
-    found = {name: _named_study(name, storage) for name in names}
+    found = {name: named_study(name, storage) for name in names}
     known = stored_names(storage)
     hints = {name: nearest(name, known) if known else "there is none" for name in names}
     if lost := [name for name in names if found[name] is None]:
@@ -112,7 +112,8 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     return folders
 
 
-def _named_study(name: str, storage: Path) -> Path | None:
+def named_study(name: str, storage: Path) -> Path | None:
+    """Return the folder of the study that a user names, by its name or its folder; None if none."""
     elsewhere = Path(os.path.expanduser(name))
     is_study = os.path.exists(elsewhere / "study.json")
     return study_folder(storage, name) or (elsewhere if is_study else None)

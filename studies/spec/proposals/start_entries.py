@@ -4,7 +4,7 @@ An entry maps searched parameters to values. Values under ``arms`` are for one a
 for every arm that searches the parameter. What an entry leaves out takes the study's default.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +25,11 @@ def arm_values(entry: Entry, arm: str) -> dict[str, Any]:
 def origin(entry: Entry) -> str | None:
     """Return the name of the study whose winners an entry holds; None for one of the user's."""
     return entry.get(FROM)
+
+
+def origins(start: Iterable[Entry]) -> list[str]:
+    """Return the names of all studies whose winners a start list holds."""
+    return list(dict.fromkeys(name for entry in start if (name := origin(entry))))
 
 
 def is_reference(entry: Entry) -> bool:
