@@ -37,8 +37,7 @@ from studies.trials.records import (
     study_title,
     trial_name,
 )
-from studies.trials.sampler import Place as SamplerPlace
-from studies.trials.sampler import make_sampler
+from studies.trials.sampler import SampledArm, make_sampler
 
 Place = tuple[str, int]  # an arm and a search
 
@@ -180,14 +179,14 @@ class OptunaStudies:
         arm, search = place
         study = self._study
         space = study.arms[arm].space if study.blocks else study.space(arm)
-        drawn = SamplerPlace(
+        sampled = SampledArm(
             seed=study.seed,
             name=place_name(arm, search),
             names=tuple(space.parameters),
             trials=study.trials,
             points=None if study.blocks else space.size(),
         )
-        return make_sampler(study.sampler, drawn, number)
+        return make_sampler(study.sampler, sampled, number)
 
     def _ended(self) -> dict[str, set[int]]:
         """Return the numbers of the ended trials by Optuna study.

@@ -28,7 +28,7 @@ _SCARCE = 4  # points for each trial, below which a sampler would soon propose t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SampledArm:
     """An arm in one search, as far as its sampler has to know it.
 
     Attributes:
@@ -51,52 +51,52 @@ class Place:
         return derive_seed(self.seed, "sampler", self.name, *more) % 2**32
 
 
-def _tpe(place: Place, number: int) -> BaseSampler:
+def _tpe(arm: SampledArm, number: int) -> BaseSampler:
     def make(parameter: str) -> BaseSampler:
         return TPESampler(
-            n_startup_trials=max(4, min(10, place.trials // 3)),
+            n_startup_trials=max(4, min(10, arm.trials // 3)),
             multivariate=True,
             group=True,
             constant_liar=True,
-            seed=place.stream(number, parameter),
+            seed=arm.stream(number, parameter),
         )
 
     return _ByParameter(make)
 
 
-def _random(place: Place, number: int) -> BaseSampler:
-    return _ByParameter(lambda parameter: RandomSampler(seed=place.stream(number, parameter)))
+def _random(arm: SampledArm, number: int) -> BaseSampler:
+    return _ByParameter(lambda parameter: RandomSampler(seed=arm.stream(number, parameter)))
 
 
-def _qmc(place: Place, number: int) -> BaseSampler:
-    return _Sobol(SobolPoint(place.names, place.stream("qmc"), max(1, number)))
+def _qmc(arm: SampledArm, number: int) -> BaseSampler:
+    return _Sobol(SobolPoint(arm.names, arm.stream("qmc"), 1 + number))
 
 
-def _each_once(place: Place, number: int) -> BaseSampler:
-    return _ByParameter(lambda parameter: BruteForceSampler(seed=place.stream(number, parameter)))
+def _each_once(arm: SampledArm, number: int) -> BaseSampler:
+    return _ByParameter(lambda parameter: BruteForceSampler(seed=arm.stream(number, parameter)))
 
 
 # Each makes the sampler of one proposal, of this number. To add one, name it in
 # `studies.spec.study.SAMPLERS` too.
-SAMPLERS: Mapping[str, Callable[[Place, int], BaseSampler]] = {
+SAMPLERS: Mapping[str, Callable[[SampledArm, int], BaseSampler]] = {
     "tpe": _tpe,
     "random": _random,
     "qmc": _qmc,
 }
 
 
-def make_sampler(name: str, place: Place, number: int) -> BaseSampler:
+def make_sampler(name: str, arm: SampledArm, number: int) -> BaseSampler:
     """Return the sampler of one proposal.
 
     Its random streams depend only on the study's seed, the arm and search, and the trial's number.
 
     Args:
         name: Name of the sampler.
-        place: The arm and search.
+        arm: The arm and search.
         number: Number of the trial.
     """
-    scarce = place.points is not None and place.points <= _SCARCE * place.trials
-    return (_each_once if scarce else SAMPLERS[name])(place, number)
+    scarce = arm.points is not None and arm.points <= _SCARCE * arm.trials
+    return (_each_once if scarce else SAMPLERS[name])(arm, number)
 
 
 class _ByParameter(BaseSampler):

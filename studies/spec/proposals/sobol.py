@@ -19,8 +19,8 @@ class SobolPoint:
     """
 
     def __init__(self, names: Sequence[str], seed: int, index: int) -> None:
-        point = _sobol(len(names), seed, index)
-        self._point: Mapping[str, float] = dict(zip(names, point.tolist(), strict=True))
+        point = _sobol(len(names), seed, index).tolist() if names else []  # SciPy needs one
+        self._point: Mapping[str, float] = dict(zip(names, point, strict=True))
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         """Return the value at the point's share of the range, or of its logarithm."""

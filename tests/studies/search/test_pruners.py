@@ -11,7 +11,7 @@ from studies.search.campaign import Search
 from studies.search.pruners import PRUNERS, make_pruner
 from studies.spec import study as declared
 from studies.spec.study import Study
-from studies.trials.sampler import SAMPLERS, Place, make_sampler
+from studies.trials.sampler import SAMPLERS, SampledArm, make_sampler
 
 
 def _study(**changes: Any) -> Study:
@@ -63,8 +63,8 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def test_samplers_differ_only_in_what_proposes() -> None:
-    place = Place(seed=0, name="a", names=("r",), trials=8)
-    made = {name: vars(make_sampler(name, place, 1)) for name in SAMPLERS}
+    arm = SampledArm(seed=0, name="a", names=("r",), trials=8)
+    made = {name: vars(make_sampler(name, arm, 1)) for name in SAMPLERS}
     kinds = {
         n: type(held.get("_together", held.get("_point"))).__name__ for n, held in made.items()
     }
