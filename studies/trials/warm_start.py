@@ -103,7 +103,7 @@ class _Earlier:
         for (search, arm), winner in winners(study, read_records(folder)).items():
             searches.setdefault(search, {})[arm] = winner.params(study)
             losses.setdefault(search, []).append(winner.record.nll or 0.0)
-        order = sorted(searches, key=lambda search: (np.mean(losses[search]), search))
+        order = sorted(searches, key=lambda search: (float(np.mean(losses[search])), search))
         return cls(folder.name, tuple(searches[search] for search in order))
 
 
@@ -147,7 +147,7 @@ def _fitting(
     kept, dropped = {}, []
     for name, value in values.items():
         if name not in parameters:
-            dropped.append(f"arm {arm!r} does not search {name}, so {value!r} is left out")
+            dropped.append(f"arm {arm!r} does not search {name}, so it is left out")
         elif not (allowed := parameters[name].values).contains(value):
             dropped.append(
                 f"{name} {value!r} is outside the searched range {allowed} of arm {arm!r}, so the "
