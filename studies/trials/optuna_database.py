@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 from sqlalchemy.engine import URL  # Optuna's own database library
 
@@ -159,7 +160,9 @@ def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
 def create_study(storage: optuna.storages.RDBStorage, title: str) -> optuna.Study:
     """Create an arm's Optuna study in one search."""
     created = optuna.create_study(storage=storage, study_name=title, direction="minimize")
-    created.set_metric_names([METRIC])
+    with warnings.catch_warnings():  # Optuna calls it experimental since version 3.2
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        created.set_metric_names([METRIC])
     return created
 
 

@@ -51,9 +51,20 @@ class SampledArm:
         return derive_seed(self.seed, "sampler", self.name, *more) % 2**32
 
 
+class _TPE(TPESampler):
+    """Knows a running trial by the values that it trains with, which its files hold.
+
+    Optuna's own also reads what was drawn for parameters whose conditions don't hold, which is in
+    the database alone: after a rebuild, the search would go on differently.
+    """
+
+    def _get_params(self, trial: FrozenTrial, study: optuna.Study) -> dict[str, Any]:
+        return trial.params
+
+
 def _tpe(arm: SampledArm, number: int) -> BaseSampler:
     def make(parameter: str) -> BaseSampler:
-        return TPESampler(
+        return _TPE(
             n_startup_trials=max(4, min(10, arm.trials // 3)),
             multivariate=True,
             group=True,

@@ -68,4 +68,4 @@ def test_samplers_differ_only_in_what_proposes() -> None:
     kinds = {
         n: type(held.get("_together", held.get("_point"))).__name__ for n, held in made.items()
     }
-    assert kinds == {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "SobolPoint"}
+    assert kinds == {"tpe": "_TPE", "random": "RandomSampler", "qmc": "SobolPoint"}

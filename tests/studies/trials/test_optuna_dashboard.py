@@ -37,9 +37,9 @@ def test_dashboard_shows_names_metric_and_attributes(open_store: Open) -> None:
         f"try / {arm} / search 0" for arm in (ARM, "fixed")
     ]
     shown = _get(app, f"/api/studies/{summaries[0]['study_id']}")
-    assert shown["metric_names"] == ["validation NLL"]
+    assert shown["objective_names"] == ["validation NLL"]
     (trial,) = shown["trials"]
-    attributes = {a["key"]: json.loads(a["value"]) for a in trial["user_attrs"]}
-    wanted = {"name": record.name, "seed": record.seed, "steps": 8, "mlflow_run": "abc"}
+    attributes = {a["key"]: a["value"] for a in trial["user_attrs"]}
+    wanted = {"name": record.name, "seed": str(record.seed), "steps": "8", "mlflow_run": "abc"}
     assert attributes == wanted
     storage.engine.dispose()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_studies import VALUES, make
+from made_studies import VALUES, make, report
 
 from hylorada import InputError
 from studies.search.campaign import find_winners
@@ -100,8 +100,21 @@ def test_arms_searched_alone_meet_at_each_others_common_values(storage: Path) ->
     assert "arm 'fixed' does not search target_modules" in notes[0]
 
 
+def _make_twice(storage: Path) -> tuple[Study, _Winners]:
+    """Make a finished study of two searches."""
+    store = make(storage / "studies" / "twice", "end", name="twice", searches=2, **_MATCHED)
+    for arm in store.study.arms:
+        for _ in range(3):
+            record = store.propose(arm, 1)
+            for step in (2, 4, 6, 8):
+                store.report(record.name, report(record, step))
+            store.finish(record.name, "complete")
+    store.close()
+    return store.study, find_winners(store).winners
+
+
 def test_best_winners_enter_where_trials_are_few(storage: Path) -> None:
-    study, winners = _make(storage, "twice", searches=2, **_MATCHED)
+    study, winners = _make_twice(storage)
     losses = {
         search: sum(winners[search, arm].record.nll or 0 for arm in study.arms) for search in (0, 1)
     }
@@ -122,10 +135,10 @@ def test_values_outside_the_space_are_left_to_the_defaults_with_a_note(
 ) -> None:
     _, winners = earlier
     buckets = winners[0, "fixed"].record.params["num_buckets"]
-    narrow = {**_MATCHED["arms"], "fixed": {"space": {"num_buckets": {"choice": [32, 64]}}}}
+    narrow = {**_MATCHED["arms"], "fixed": {"space": {"num_buckets": {"choice": [2, 32]}}}}
     started, notes = with_winners(_new({"from": "earlier"}, arms=narrow), storage)
     assert notes == (
-        f"start from 'earlier': num_buckets {buckets} is outside the searched range 32 | 64 of arm "
+        f"start from 'earlier': num_buckets {buckets} is outside the searched range 2 | 32 of arm "
         "'fixed', so the default takes its place",
     )
     assert given_values(started, "fixed", 0, 0)["num_buckets"] == 32
