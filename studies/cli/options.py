@@ -127,7 +127,6 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-from",
         action="append",
-        default=[],
         metavar="STUDY",
         help="study that has been run, by name or folder, with whose winners each search begins; "
         "may be repeated",

@@ -109,7 +109,7 @@ def _changed(
     values |= {name: value for name, value in given.items() if value is not None}
     values, problems = override(values, args.set)
     if isinstance(start := values.get("start", []), list):  # otherwise it is a problem itself
-        values["start"] = [*start, *({FROM: name} for name in args.start_from)]
+        values["start"] = [*start, *({FROM: name} for name in args.start_from or ())]
     assigned = {assignment.partition("=")[0].strip() for assignment in args.set}
     grid = values.get("grid")
     spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]

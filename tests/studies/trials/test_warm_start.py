@@ -125,9 +125,7 @@ def test_best_winners_enter_where_trials_are_few(storage: Path) -> None:
     block = winners[best, "fixed"].block
     assert block is not None
     assert few.start[0]["learning_rate"] == common_values(study, best, block)["learning_rate"]
-    assert notes == (
-        "start from 'twice': the best 1 of 2 winning configurations; a search has 2 trials",
-    )
+    assert notes == ("start from 'twice': the best 1 of 2 winning configurations, for 2 trials",)
 
 
 def test_values_outside_the_space_are_left_to_the_defaults_with_a_note(
