@@ -9,6 +9,7 @@ from hylorada import HyLoRADAConfig, TrainingConfig
 from studies.analysis.comparisons import run_spread
 from studies.analysis.confirm_losses import ConfirmLosses
 from studies.analysis.verdict import listed
+from studies.spec.proposals.start_entries import origins
 from studies.spec.study import Study
 from studies.trials.records import STOPPED, Record
 from studies.trials.store import Store
@@ -37,6 +38,7 @@ def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]
         *empty_buckets(paired, store.study.block_size),
         *_looks_ahead(paired),
         *_repeated_faults(paired),
+        *_warm_start(store.study),
     ]
 
 
@@ -218,6 +220,16 @@ def _repeated_faults(runs: Runs) -> list[str]:
     return [
         f"{fault} repeats a fault of the published code in {listed(names)}"
         for fault, names in arms.items()
+    ]
+
+
+def _warm_start(study: Study) -> list[str]:
+    """Name the earlier studies whose winners every search began with."""
+    if not (earlier := origins(study.start)):
+        return []
+    return [
+        f"every search began with the winners of {listed(earlier)}, so the intervals hold for "
+        "searches that begin there; a verdict on the same text has read this test split before"
     ]
 
 

@@ -22,11 +22,12 @@ from studies.files.folder_files import stored_study
 from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.progress.display import in_notebook
-from studies.reporting.terminal import Terminal
+from studies.reporting.terminal import Terminal, say
 from studies.spec.budgets import giving_way
 from studies.spec.changes import fewer
 from studies.spec.overrides import merge
 from studies.spec.points import new_start_problems
+from studies.spec.proposals.start_entries import is_reference
 from studies.spec.study import GROWING, Study
 from studies.trials.study_folders import as_begun, find_study, named_studies, study_folder
 
@@ -159,6 +160,12 @@ def _checked(study: Study, options: Options) -> Study:
     folder = study_folder(options.storage, study.name)
     values = as_begun(with_absolute_paths(study.to_dict()), folder, asked_for=True)
     checked = Study.from_dict(values)
+    if any(map(is_reference, checked.start)):
+        from studies.trials.warm_start import with_winners
+
+        checked, notes = with_winners(checked, options.storage)
+        for note in notes:
+            say(_console(), f"hylorada: note: {note}")
     problems = new_start_problems(checked, folder)
     if checked.grid:
         problems.append(

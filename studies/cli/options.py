@@ -124,6 +124,13 @@ def add_study(parser: argparse.ArgumentParser) -> None:
         help="published training budget: quick (the first 500 training blocks, 1 epoch), full "
         "(1000, 3 epochs) or extended (2000, 5 epochs); sets train_blocks and epochs",
     )
+    parser.add_argument(
+        "--start-from",
+        action="append",
+        metavar="STUDY",
+        help="study that has been run, by name or folder, with whose winners each search begins; "
+        "may be repeated",
+    )
     add_study_fields(parser, study_options())
 
 

@@ -4,6 +4,7 @@ It is a definition or a study that has been run, changed by a file and by option
 """
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.spec.fields import GRID_AXES
 from studies.spec.grid import cells
+from studies.spec.proposals.start_entries import FROM, is_reference
 from studies.spec.study import Study
 from studies.trials.study_folders import as_begun, stored_names, study_folder
 
@@ -37,7 +39,7 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
     try:
         values, problems = _study_values(args)
         values = with_absolute_paths(values)
-        study = Study.from_dict(values)
+        study = _with_winners(Study.from_dict(values), args.storage)
         problems += new_start_problems(study, study_folder(args.storage, study.name))
         if study.grid:
             cells(study)  # raises if values of a cell don't fit the study
@@ -49,6 +51,18 @@ def checked_study(args: argparse.Namespace, options: Options | None = None) -> S
         problems += input_problems(values, options)
     if problems:
         raise InputError(problems)
+    return study
+
+
+def _with_winners(study: Study, storage: Path) -> Study:
+    """Return the study with the winners of the studies that it starts from, and print notes."""
+    if not any(map(is_reference, study.start)):
+        return study
+    from studies.trials.warm_start import with_winners
+
+    study, notes = with_winners(study, storage)
+    for note in notes:
+        print(f"hylorada: note: {note}", file=sys.stderr)
     return study
 
 
@@ -86,6 +100,8 @@ def _changed(
     given = {name: getattr(args, name) for name in study_options()}
     values |= {name: value for name, value in given.items() if value is not None}
     values, problems = override(values, args.set)
+    if isinstance(start := values.get("start", []), list):  # otherwise it is a problem itself
+        values["start"] = [*start, *({FROM: name} for name in args.start_from or ())]
     assigned = _assigned(args)
     grid = values.get("grid")
     spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]

@@ -183,7 +183,7 @@ def stored_study(path: Path) -> dict[str, Any]:
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
-    # steps, and no study was a grid.
+    # steps, no study was a grid, and every search began with the defaults.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -194,6 +194,7 @@ def stored_study(path: Path) -> dict[str, Any]:
         "epochs": None,
         "seed_list": [],
         "designs": {},
+        "start": [],
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

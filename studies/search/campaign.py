@@ -13,7 +13,7 @@ from studies.search.ledger import Ledger, Stage
 from studies.search.pruners import make_pruner
 from studies.spec.study import Study
 from studies.trials.messages import Job, Report
-from studies.trials.records import Record, optuna_name, ranked
+from studies.trials.records import Record, place_name, ranked
 from studies.trials.reruns import confirm_records, select_records
 from studies.trials.store import Store
 from studies.trials.winners import Winner, best_block, counting, wanted_runs, winners
@@ -71,7 +71,7 @@ class Search(Stage):
     def _prunes(self, record: Record, report: Report) -> bool:
         if self._pruner is None:
             return False
-        group = optuna_name(record.arm, record.search)
+        group = place_name(record.arm, record.search)
         return self._pruner.stops(group, record.name, report.step, report.metrics["eval/nll"])
 
     def _feed_pruner(self, records: Sequence[Record]) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from studies.search.asha import Asha
 from studies.spec.study import Study
-from studies.trials.records import optuna_name
+from studies.trials.records import place_name
 
 
 class Pruner(Protocol):
@@ -26,7 +26,7 @@ def _asha(study: Study) -> Pruner | None:
     rungs = study.rungs()
     if not rungs:
         return None
-    groups = [optuna_name(arm, search) for search in range(study.searches) for arm in study.arms]
+    groups = [place_name(arm, search) for search in range(study.searches) for arm in study.arms]
     return Asha(
         groups,
         grace_steps=rungs[0],

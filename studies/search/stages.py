@@ -102,6 +102,7 @@ def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
                 f"block_nll/{record.name}"
             )
     tracker.finish(records, files, _figures(results))
+    store.add_run_ids(tracker.tracker.service, tracker.tracker.run_ids())
 
 
 def results_so_far(store: Store) -> Results | None:

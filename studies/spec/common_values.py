@@ -1,25 +1,49 @@
-"""The common values of a matched block, a function of seed, search and block alone.
+"""The values of a trial that no sampler draws: those of matched blocks, and the first trials'.
 
-Every arm gets the same draw.
+They are a function of the study, the search and the trial's number alone. Every arm of a matched
+block gets the same common values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from hylorada import derive_seed
-from studies.spec.parameters import Scalar
+from hylorada import HyLoRADAConfig, TrainingConfig, derive_seed
+from studies.spec.proposals.sobol import SobolPoint
+from studies.spec.proposals.start_entries import Entry, arm_values
 from studies.spec.study import Study
+
+
+def given_values(study: Study, arm: str, search: int, number: int) -> dict[str, Any]:
+    """Return the values of a search trial that are fixed before a sampler draws the others.
+
+    The study's start entries come first, then its defaults; what an entry leaves out takes the
+    default. In a matched study, every trial is given the common values of its block, too.
+
+    Args:
+        study: The study.
+        arm: The trial's arm.
+        search: The trial's search.
+        number: The trial's number in its arm and search.
+
+    Returns:
+        The values as Optuna takes them.
+    """
+    given: dict[str, Any] = {}
+    if number <= len(study.start):
+        entry = study.start[number] if number < len(study.start) else {}
+        given = study.labels(arm, {**study.fields(arm), **arm_values(entry, arm)})
+    if study.blocks:
+        given |= study.labels(arm, common_values(study, search, number))
+    return given
 
 
 def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
     """Return the common values of one block.
 
-    Block 0 takes the shared defaults. The others are points of a scrambled Sobol sequence, one
-    sequence per search: they spread evenly over the space whatever their number, need no results,
-    and are the same after a crash.
+    The first blocks take the study's start entries, and the next one the shared defaults. The
+    others are points of a scrambled Sobol sequence, one sequence per search: they spread evenly
+    over the space whatever their number, need no results, and are the same after a crash. A block
+    has the same point whether or not the study has start entries.
 
     Args:
         study: a matched study.
@@ -29,12 +53,16 @@ def common_values(study: Study, search: int, block: int) -> dict[str, Any]:
     Returns:
         The values by parameter.
     """
-    if block == 0:
-        return study.common_start()
-    names = tuple(study.common.parameters)
+    if block <= len(study.start):
+        return _first_common(study, study.start[block] if block < len(study.start) else {})
     seed = derive_seed(study.seed, "common", search) % 2**32
-    point = dict(zip(names, _sobol(len(names), seed, block).tolist(), strict=True))
-    return study.common.sample(_AtPoint(point))
+    return study.common.sample(SobolPoint(tuple(study.common.parameters), seed, block))
+
+
+def _first_common(study: Study, entry: Entry) -> dict[str, Any]:
+    """Return the common values of an entry, with the shared defaults for those it leaves out."""
+    fields = {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **study.defaults}
+    return dict(study.common.first({**fields, **entry}))
 
 
 def search_seeds(study: Study, arm: str, search: int, number: int) -> tuple[int, int]:
@@ -75,36 +103,3 @@ def seed_name(named: Sequence[int], number: int) -> int:
         (123, 1)
     """
     return named[number] if number < len(named) else number
-
-
-def _sobol(dimensions: int, seed: int, index: int) -> npt.NDArray[np.float64]:
-    """Return point ``index`` (from 1) of a scrambled Sobol sequence in [0, 1)^dimensions.
-
-    The scrambling is Owen's (1998).
-    """
-    from scipy.stats import qmc  # takes half a second to import
-
-    engine = qmc.Sobol(dimensions, scramble=True, rng=seed)
-    if index > 1:
-        engine.fast_forward(index - 1)
-    return np.asarray(engine.random(1)[0])
-
-
-class _AtPoint:
-    """A stand-in for ``optuna.Trial`` that suggests the values of a point of the unit cube."""
-
-    def __init__(self, point: Mapping[str, float]) -> None:
-        self._point = point
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        u = self._point[name]
-        return low * (high / low) ** u if log else low + (high - low) * u
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        if log:  # each whole number gets the share of the log range that rounds to it
-            real = self.suggest_float(name, low - 0.5, high + 0.5, log=True)
-            return min(max(round(real), low), high)
-        return min(low + int(self._point[name] * (high - low + 1)), high)
-
-    def suggest_categorical(self, name: str, choices: tuple[Scalar, ...]) -> Any:
-        return choices[min(int(self._point[name] * len(choices)), len(choices) - 1)]

@@ -17,6 +17,7 @@ _ADDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("epochs", (None,)),
     ("seed_list", ([],)),
     ("designs", ({},)),
+    ("start", ([],)),
 )
 
 

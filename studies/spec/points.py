@@ -193,7 +193,7 @@ def notes(study: Study) -> list[str]:
 def _inactive_starts(study: Study, arm: str) -> list[str]:
     """Return a note for each default of a parameter that the arm's first trial does not search."""
     space = study.space(arm)
-    active = space.first({**study.defaults, **study.start(arm)})
+    active = space.first({**study.defaults, **study.labels(arm, study.fields(arm))})
     return [
         f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not "
         f"search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"

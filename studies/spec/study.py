@@ -31,9 +31,10 @@ from studies.spec.fields import (
 )
 from studies.spec.fingerprints import fingerprint
 from studies.spec.pace import batch_size_problems, open_fields, parse_pace, report_steps, rungs
+from studies.spec.proposals.start_entries import Entry, Searched, parse_start
 from studies.spec.space import Space
 
-SAMPLERS = ("tpe", "random")  # implemented in studies.trials.sampler
+SAMPLERS = ("tpe", "random", "qmc")  # implemented in studies.trials.sampler
 PRUNERS = ("asha", "none")  # implemented in studies.search.pruners
 
 
@@ -117,10 +118,16 @@ class Study:
     )
     sampler: str = declare(
         "tpe",
-        "Optuna sampler for the parameters that each arm searches by itself: tpe, or random; a "
-        "space with few points is always drawn without repetition",
+        "sampler for the parameters that each arm searches by itself: tpe, random, or qmc (a "
+        "scrambled Sobol sequence); a space with few points is always drawn without repetition",
         option="NAME",
         one_of=SAMPLERS,
+    )
+    start: tuple[Entry, ...] = declare(
+        (),
+        "configurations that each search tries first, before the defaults; each maps searched "
+        "parameters to values, and under `arms` those of single arms; `from: STUDY` stands for the "
+        "winners of a study that has been run",
     )
     pruner: str = declare("asha", "what stops trials early: asha, or none", one_of=PRUNERS)
     grace_steps: int | None = declare(
@@ -235,7 +242,7 @@ class Study:
 
         Args:
             arm: name of the arm.
-            params: what its space has drawn, or :meth:`start`.
+            params: what its space has drawn.
 
         Raises:
             InputError: The values don't fit together.
@@ -247,10 +254,6 @@ class Study:
             HyLoRADAConfig.from_dict({**adapter, "max_positions": self.block_size}).resolved(),
             TrainingConfig.from_dict(training),
         )
-
-    def start(self, arm: str) -> dict[str, Any]:
-        """Return the shared defaults as the arm's first point, as Optuna takes it."""
-        return self.labels(arm, self.fields(arm))
 
     def labels(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given values of an arm as Optuna takes them, to fix them in a trial."""
@@ -269,14 +272,6 @@ class Study:
     def factors(self) -> tuple[float, ...]:
         """Factors of the learning rate to confirm at, 1 first; only 1 in an unmatched study."""
         return tuple(sorted(self.profile, key=lambda f: (f != 1, f))) if self.blocks else (1.0,)
-
-    def common_start(self) -> dict[str, Any]:
-        """Return the common values of the first block: the shared defaults."""
-        return dict(
-            self.common.first(
-                {**HyLoRADAConfig().to_dict(), **TrainingConfig().to_dict(), **self.defaults}
-            )
-        )
 
     def point(self, arm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a whole point of an arm's space: these values, and defaults for the others."""
@@ -319,6 +314,7 @@ class Study:
             "common": {"space": self.common.to_dict()},
             "profile": list(self.profile),
             "looks": list(self.looks),
+            "start": [dict(entry) for entry in self.start],
             "seed_list": list(self.seed_list),
             "defaults": dict(self.defaults),
             "arms": arms,
@@ -364,22 +360,29 @@ class Study:
         common, common_problems = parse_common(values.get("common", {}))
         arms, arm_problems = parse_arms(declared, shared, wrong_defaults, common)
         problems += common_problems + arm_problems
+        sound = not (common_problems or arm_problems or wrong_defaults or "matched" in wrong)
+        searched = Searched(arms, common, values.get("matched", cls.matched), defaults)
+        start, start_problems = parse_start(
+            values.get("start", cls.start),
+            searched if sound else None,
+            values.get("trials", cls.trials),
+        )
+        problems += start_problems
         if values.get("epochs") is not None:
             problems += batch_size_problems(common, arms)
         seed_list = values.get("seed_list", cls.seed_list)
         problems += seed_list_problems(seed_list, values.get("seeds"))
         factors, looks = values.get("profile", cls.profile), values.get("looks", cls.looks)
-        pairs = values.get("comparisons", cls.comparisons)
+        pairs, grid = values.get("comparisons", cls.comparisons), values.get("grid", {})
         problems += profile_problems(factors) + look_problems(looks)
-        problems += comparison_problems(pairs, declared)
-        grid = values.get("grid", {})
-        problems += grid_problems(grid)
+        problems += comparison_problems(pairs, declared) + grid_problems(grid)
         if problems:
             raise InputError(list(dict.fromkeys(problems)))
         parsed = {
             "common": common,
             "profile": tuple(float(f) for f in factors),
             "looks": tuple(looks),
+            "start": start,
             "seed_list": tuple(seed_list),
             "seeds": len(seed_list) or values.get("seeds", cls.seeds),
             "defaults": defaults,

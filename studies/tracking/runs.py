@@ -278,6 +278,10 @@ class StudyRuns:
         repository: Any = get_artifact_repository(place, tracking_uri=uri)
         repository.log_artifact(str(path), folder or None)
 
+    def run_ids(self) -> Mapping[str, str]:
+        """Return the id of each trial's run that is known, by name of the trial."""
+        return {name: child.id for name, child in dict(self._children).items()}
+
     def is_temporary(self, error: Exception) -> bool:
         """Return whether a failed call may succeed later."""
         return is_temporary(error)

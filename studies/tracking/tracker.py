@@ -53,6 +53,12 @@ class Tracker(Protocol):
             time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
         """
 
+    def run_ids(self) -> Mapping[str, str]:
+        """Return the service's id of each trial's run that is known, by name of the trial.
+
+        Unlike the other calls, this one may come from another thread.
+        """
+
     def is_temporary(self, error: Exception) -> bool:
         """Return whether a failed call may succeed later; otherwise the service rejects it."""
 

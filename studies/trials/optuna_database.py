@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 from sqlalchemy.engine import URL  # Optuna's own database library
 
@@ -16,7 +17,7 @@ from hylorada import InputError
 from studies.files.folder_files import damaged, is_sqlite
 from studies.spec.space import Space
 from studies.spec.study import Study
-from studies.trials.records import Record, optuna_name, records_of
+from studies.trials.records import Record, is_finite, records_of, study_title
 
 OPTUNA_STATES = {
     "running": TrialState.RUNNING,
@@ -25,6 +26,11 @@ OPTUNA_STATES = {
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
+METRIC = "validation NLL"  # what a trial's value is
+_SET_ATTRIBUTE = (
+    "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?) "
+    "ON CONFLICT (trial_id, key) DO UPDATE SET value_json = excluded.value_json"
+)
 _OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -139,17 +145,63 @@ def rebuild(path: Path, study: Study, records: Mapping[str, Record]) -> None:
         for arm in study.arms:
             searched = records_of(records, "search", arm, search)
             trials = [expected(path.parent, study, record) for record in searched]
-            frozen[optuna_name(arm, search)] = trials
+            frozen[study_title(study.name, arm, search)] = trials
     for suffix in ("", "-journal", "-wal", "-shm"):
         if (part := path.with_name(path.name + suffix)).exists():
             part.replace(path.with_name(f"{path.name}.damaged{suffix}"))
     storage = connect(path)
     try:
-        for name, trials in frozen.items():
-            created = optuna.create_study(storage=storage, study_name=name, direction="minimize")
-            created.add_trials(trials)
+        for title, trials in frozen.items():
+            create_study(storage, title).add_trials(trials)
     finally:
         disconnect(storage)
+
+
+def create_study(storage: optuna.storages.RDBStorage, title: str) -> optuna.Study:
+    """Create an arm's Optuna study in one search."""
+    created = optuna.create_study(storage=storage, study_name=title, direction="minimize")
+    with warnings.catch_warnings():  # Optuna calls it experimental since version 3.2
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        created.set_metric_names([METRIC])
+    return created
+
+
+def known_attributes(name: str, seed: int) -> dict[str, Any]:
+    """Return the user attributes that a trial has from its start."""
+    return {"name": name, "seed": seed}
+
+
+def attributes(record: Record) -> dict[str, Any]:
+    """Return a record's user attributes in Optuna: what its tools should show beside a trial."""
+    shown = known_attributes(record.name, record.seed)
+    if record.state != "running":
+        shown["steps"] = record.step
+        ppl = record.reports[-1].metrics.get("eval/ppl") if record.reports else None
+        if is_finite(ppl):  # JSON, which Optuna stores, has no infinity
+            shown["ppl"] = ppl
+    return shown
+
+
+def write_attributes(
+    storage: optuna.storages.RDBStorage, by_trial: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """Write user attributes of trials, also of ended ones, in one transaction.
+
+    Optuna's own method commits each of them by itself, which takes milliseconds, and refuses ended
+    trials.
+
+    Args:
+        storage: The database.
+        by_trial: Attributes by Optuna's id of a trial.
+    """
+    rows = [
+        (trial, key, json.dumps(value))
+        for trial, values in by_trial.items()
+        for key, value in values.items()
+    ]
+    if rows:
+        with storage.engine.begin() as connection:
+            connection.exec_driver_sql(_SET_ATTRIBUTE, rows)
 
 
 def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
@@ -171,6 +223,7 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
         params=params,
         distributions=distributions,
         intermediate_values=values,
+        user_attrs=attributes(record),
     )
 
 

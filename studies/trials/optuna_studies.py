@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -9,23 +10,35 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hylorada import InputError
 from studies.files.folder_files import damaged
-from studies.spec.common_values import common_values
+from studies.spec.common_values import given_values, search_seeds
 from studies.spec.study import Study
 from studies.trials.added_studies import keep_added
 from studies.trials.messages import CHECKPOINT, Report
 from studies.trials.optuna_database import (
     OPTUNA_STATES,
+    attributes,
     check_pages,
     connect,
+    create_study,
     differing,
     disconnect,
     expected,
     fault_of,
+    known_attributes,
     rebuild,
+    write_attributes,
 )
 from studies.trials.optuna_database import fault as fault_before
-from studies.trials.records import Record, lost_trials, optuna_name, records_of, trial_name
-from studies.trials.sampler import make_sampler
+from studies.trials.records import (
+    Record,
+    lost_trials,
+    place_name,
+    place_of,
+    records_of,
+    study_title,
+    trial_name,
+)
+from studies.trials.sampler import SampledArm, make_sampler
 
 Place = tuple[str, int]  # an arm and a search
 
@@ -79,13 +92,12 @@ class OptunaStudies:
         study = self._studies[place]
         trials = study.get_trials(deepcopy=False)
         number = sum(t.state != TrialState.WAITING for t in trials)
-        given = self._study.start(arm) if number == 0 else {}
-        if self._study.blocks:  # the same for every arm of the block; its sampler proposes the rest
-            common = common_values(self._study, search, number)
-            given |= self._study.labels(arm, common)
+        given = given_values(self._study, arm, search, number)
         # A waiting trial is left by a crash between `enqueue_trial` and `ask`.
         if given and number == len(trials):
-            study.enqueue_trial(given)
+            seed, _ = search_seeds(self._study, arm, search, number)
+            shown = known_attributes(trial_name(arm, search, number), seed)
+            study.enqueue_trial(given, user_attrs=shown)
         study.sampler = self._sampler(place, number)
         return study.ask()
 
@@ -110,11 +122,36 @@ class OptunaStudies:
             assert self._storage is not None
             keep_added(self._storage, self._study, record)
         if record.stage == "search":
+            study = self._studies[record.arm, record.search]
+            frozen = study.get_trials(deepcopy=False)[record.number]
+            if frozen.state.is_finished():
+                return
             state = OPTUNA_STATES[record.state]
             value = record.nll if state == TrialState.COMPLETE else None
-            self._studies[record.arm, record.search].tell(
-                record.number, value, state=state, skip_if_finished=True
-            )
+            self._write_attributes({frozen._trial_id: attributes(record)})
+            study.tell(record.number, value, state=state)
+
+    def add_run_ids(self, service: str, ids: Mapping[str, str]) -> None:
+        """Store which runs a tracking service holds for the search trials.
+
+        Services are written in the background, so these ids are known only after a trial's end.
+
+        Args:
+            service: Name of the service, e.g. ``MLflow``.
+            ids: Id of each known run, by name of the trial.
+        """
+        key = f"{service.lower().replace(' ', '_')}_run"
+        new: dict[int, dict[str, str]] = {}
+        for (arm, search), study in self._studies.items():
+            for frozen in study.get_trials(deepcopy=False):
+                run = ids.get(trial_name(arm, search, frozen.number))
+                if run is not None and frozen.user_attrs.get(key) != run:
+                    new[frozen._trial_id] = {key: run}
+        self._write_attributes(new)
+
+    def _write_attributes(self, by_trial: Mapping[int, Mapping[str, Any]]) -> None:
+        assert self._storage is not None, "the database is not open"
+        write_attributes(self._storage, by_trial)
 
     def _open_sound(
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
@@ -139,28 +176,30 @@ class OptunaStudies:
 
     def _connect(self) -> optuna.storages.RDBStorage:
         self._storage = connect(self._path)
+        # Studies of earlier versions keep their names.
+        titles = {place_of(t): t for t in optuna.get_all_study_names(self._storage)}
         for search in range(self._study.searches):
             for arm in self._study.arms:
-                self._studies[arm, search] = optuna.create_study(
-                    storage=self._storage,
-                    study_name=optuna_name(arm, search),
-                    direction="minimize",
-                    load_if_exists=True,
+                title = titles.get(place_name(arm, search))
+                self._studies[arm, search] = (
+                    create_study(self._storage, study_title(self._study.name, arm, search))
+                    if title is None
+                    else optuna.load_study(study_name=title, storage=self._storage)
                 )
         return self._storage
 
     def _sampler(self, place: Place, number: int) -> BaseSampler:
         arm, search = place
         study = self._study
-        points = None if study.blocks else study.space(arm).size()
-        return make_sampler(
-            study.seed,
-            optuna_name(arm, search),
-            number,
+        space = study.arms[arm].space if study.blocks else study.space(arm)
+        sampled = SampledArm(
+            seed=study.seed,
+            name=place_name(arm, search),
+            names=tuple(space.parameters),
             trials=study.trials,
-            points=points,
-            name=study.sampler,
+            points=None if study.blocks else space.size(),
         )
+        return make_sampler(study.sampler, sampled, number)
 
     def _ended(self) -> dict[str, set[int]]:
         """Return the numbers of the ended trials by Optuna study.
@@ -170,7 +209,7 @@ class OptunaStudies:
         ended = {}
         for place, study in self._studies.items():
             trials = study.get_trials(deepcopy=False)
-            ended[optuna_name(*place)] = {t.number for t in trials if t.state.is_finished()}
+            ended[place_name(*place)] = {t.number for t in trials if t.state.is_finished()}
         return ended
 
     def _lacking(self, records: Mapping[str, Record]) -> str | None:

@@ -109,9 +109,23 @@ class Record:
         return self.reports[-1].metrics.get("eval/nll") if self.reports else None
 
 
-def optuna_name(arm: str, search: int) -> str:
-    """Return the name of an arm's Optuna study in one search: the arm's own in the first search."""
+def place_name(arm: str, search: int) -> str:
+    """Return the name of an arm in one search, which in the first search is the arm's own.
+
+    It seeds random streams, and earlier versions gave it to the arm's Optuna study.
+    """
     return f"{arm}#{search}" if search else arm  # no arm's name holds a '#'
+
+
+def study_title(study: str, arm: str, search: int) -> str:
+    """Return the name of an arm's Optuna study in one search, as Optuna's tools show it."""
+    return f"{study} / {arm} / search {search}"  # no name of a study or an arm holds a '/'
+
+
+def place_of(title: str) -> str:
+    """Return the :func:`place_name` that an Optuna study's name stands for."""
+    found = re.fullmatch(r"[^/]+ / ([^/]+) / search (\d+)", title)
+    return place_name(found[1], int(found[2])) if found else title
 
 
 def trial_name(arm: str, search: int, number: int) -> str:
@@ -282,7 +296,7 @@ def check_kinds(folder: Path) -> None:
 
 
 def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Return the numbers of the ended trials by Optuna study.
+    """Return the numbers of the ended trials by arm and search (:func:`place_name`).
 
     The result is empty while the database is lost, locked or damaged, which `run` handles.
     """
@@ -292,8 +306,8 @@ def ended_trials(folder: Path) -> dict[str, set[int]]:
         suppress(sqlite3.DatabaseError, UnicodeDecodeError),
         closing(sqlite3.connect(uri, uri=True)) as database,
     ):
-        for name, number in database.execute(_ENDED):
-            ended.setdefault(name, set()).add(number)
+        for title, number in database.execute(_ENDED):
+            ended.setdefault(place_of(title), set()).add(number)
     return ended
 
 
@@ -326,7 +340,7 @@ def lost_trials(
     A trial is lost if it has no files though Optuna holds it, or though a later trial has files.
     """
     problems = []
-    places = dict.fromkeys([*ended, *(optuna_name(r.arm, r.search) for r in records.values())])
+    places = dict.fromkeys([*ended, *(place_name(r.arm, r.search) for r in records.values())])
     for name in places:
         arm, _, search = name.partition("#")
         index = int(search or 0)

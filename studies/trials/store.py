@@ -148,6 +148,10 @@ class Store:
         self._optuna.finish(record)
         self._drop_checkpoint(record)
 
+    def add_run_ids(self, service: str, ids: Mapping[str, str]) -> None:
+        """Tell Optuna's database which runs a tracking service holds for the search trials."""
+        self._optuna.add_run_ids(service, ids)
+
     def restart(self, name: str) -> None:
         """Count the loss of a trial's process or machine."""
         record = self.records[name]

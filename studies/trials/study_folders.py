@@ -150,7 +150,7 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     Raises:
         InputError: It names each study that does not exist.
     """
-    by_name = {name: _named_study(name, storage) for name in names}
+    by_name = {name: named_study(name, storage) for name in names}
     known = stored_names(storage)
     hints = {name: nearest(name, known) if known else "there is none" for name in names}
     if lost := [name for name in names if by_name[name] is None]:
@@ -163,7 +163,8 @@ def named_studies(names: Sequence[str], storage: Path) -> list[Path]:
     return folders
 
 
-def _named_study(name: str, storage: Path) -> Path | None:
+def named_study(name: str, storage: Path) -> Path | None:
+    """Return the folder of the study that a user names, by its name or its folder; None if none."""
     elsewhere = Path(os.path.expanduser(name))
     is_study = os.path.exists(elsewhere / "study.json")
     return study_folder(storage, name) or (elsewhere if is_study else None)

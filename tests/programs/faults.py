@@ -53,6 +53,13 @@ _PER_RUN = {"time", "seconds", "block_nll", "restarts", "seal", "reports_seal", 
 # One trial at a time gives one order of reports, whatever dies: TPE and ASHA must then decide as
 # in the uninterrupted run.
 ONE_SEAT = (*SMALL, "--trials=6", "--seats=1")
+# The first blocks are given, and the others follow from their number alone.
+STARTED = (
+    *SMALL,
+    "--seats=1",
+    "--sampler=qmc",
+    "--set=start=[{learning_rate: 0.001, num_buckets: 4}, {arms: {learnable: {num_buckets: 4}}}]",
+)
 # After a death the reports of packs come in another order, so nothing here depends on it: proposals
 # are drawn at random.
 PACKED = (
@@ -74,7 +81,12 @@ REPLICATED = (
     "--set=looks=[2, 3]",
     "--set=margin=1e-6",
 )
-_STUDIES = {"one seat": ONE_SEAT, "packs of 3": PACKED, "replicated": (*REPLICATED, "--searches=3")}
+_STUDIES = {
+    "one seat": ONE_SEAT,
+    "started": STARTED,
+    "packs of 3": PACKED,
+    "replicated": (*REPLICATED, "--searches=3"),
+}
 
 
 @dataclass
@@ -242,6 +254,7 @@ def _trial(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 def _optuna(folder: Path, arm: str) -> list[Any]:
     study = optuna.load_study(study_name=arm, storage=f"sqlite:///{folder / 'optuna.db'}")
     assert all(t.state.is_finished() for t in study.trials)
+    assert len({t.user_attrs["mlflow_run"] for t in study.trials}) == len(study.trials)
     return [
         {
             "number": t.number,
@@ -249,6 +262,7 @@ def _optuna(folder: Path, arm: str) -> list[Any]:
             "state": t.state.name,
             "value": t.value if t.state.name == "COMPLETE" else None,
             "reports": t.intermediate_values,
+            "shown": {k: v for k, v in t.user_attrs.items() if k != "mlflow_run"},
         }
         for t in study.trials
     ]

@@ -7,7 +7,7 @@ import optuna
 from optuna.trial import TrialState
 
 from studies.trials.messages import Report
-from studies.trials.records import Record, State
+from studies.trials.records import Record, State, study_title
 from studies.trials.store import Store
 
 ARM = "learnable"
@@ -58,7 +58,9 @@ def optuna_trials(store: Store, arm: str = ARM) -> list[optuna.trial.FrozenTrial
         skip_compatibility_check=True,
         skip_table_creation=True,
     )
-    trials = optuna.load_study(study_name=arm, storage=database).trials
+    trials = optuna.load_study(
+        study_name=study_title(store.study.name, arm, 0), storage=database
+    ).trials
     database.engine.dispose()
     return trials
 

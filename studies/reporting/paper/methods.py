@@ -13,6 +13,7 @@ from studies.reporting.paper.prose import cite, cited, code, latex, markdown
 from studies.reporting.paper.references import bibliography
 from studies.reporting.paper.settings import arm_sentences, training_sentences
 from studies.reporting.paper.software import run_sentences, software_sentences
+from studies.spec.proposals.start_entries import origin, origins
 from studies.spec.study import Study
 from studies.trials.records import Record
 
@@ -174,21 +175,32 @@ def _proposals(study: Study) -> list[str]:
     if study.blocks:
         common = listed([code(n) for n in study.common.parameters])
         sentences.append(
-            f"Trial i of every arm had the same seeds, data and {common}: the defaults first, then "
+            f"Trial i of every arm had the same seeds, data and {common}: {_first(study)}, then "
             f"points of a scrambled Sobol sequence{cite('owen1998scrambling')}. The winning values "
             "had the lowest validation loss averaged over arms."
         )
+    elif study.start:
+        sentences.append(f"Each arm of a search began with {_first(study)}.")
     own = any(a.space.parameters for a in study.arms.values())
     if not own and study.blocks:
         return sentences
     what = "An arm's own parameters" if study.blocks else "Parameters"
-    sampler = (
-        f"tree-structured Parzen estimators{cite('bergstra2011tpe')}"
-        if study.sampler == "tpe"
-        else "random search"
-    )
-    draws = f"{what} were proposed by {sampler} as implemented in Optuna{cite('akiba2019optuna')}"
-    return [*sentences, f"{draws}; small spaces are drawn at random without repetition."]
+    optuna = f"as implemented in Optuna{cite('akiba2019optuna')}"
+    proposed = {
+        "tpe": f"proposed by tree-structured Parzen estimators{cite('bergstra2011tpe')} {optuna}",
+        "random": f"proposed by random search {optuna}",
+        "qmc": f"points of a scrambled Sobol sequence{cite('owen1998scrambling')}",
+    }[study.sampler]
+    without = f"{what} were {proposed}; small spaces are drawn at random without repetition."
+    return [*sentences, without]
+
+
+def _first(study: Study) -> str:
+    """Name the configurations that a search tried before any that were drawn."""
+    given = [f"the winners of the study {code(name)}" for name in origins(study.start)]
+    if own := sum(origin(entry) is None for entry in study.start):
+        given.append(f"{own} configuration{'s' * (own > 1)} named in advance")
+    return ", then ".join([*given, "the defaults"]) if given else "the defaults first"
 
 
 def _pruning(study: Study) -> str:

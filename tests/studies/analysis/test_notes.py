@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from studies.analysis.notes import empty_buckets
+from studies.analysis.notes import _warm_start, empty_buckets
+from studies.spec.study import Study
 from studies.trials.messages import Report
 from studies.trials.records import Record
 
@@ -54,3 +55,12 @@ def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> N
     assert note.startswith(
         "arm 'a': in 1 of 2 runs only 3 of 4 buckets still contain a position after training"
     )
+
+
+def test_studies_whose_winners_came_first_are_named_once() -> None:
+    arms = {"one": {"space": {"r": {"choice": [4, 8]}}}}
+    values = {"definition": "mine", "name": "try", "arms": arms}
+    start = [{"r": 4}, {"from": "quick", "r": 8}, {"from": "quick", "r": 4}, {"from": "b", "r": 8}]
+    (note,) = _warm_start(Study.from_dict({**values, "start": start}))
+    assert note.startswith("every search began with the winners of quick and b, so the intervals")
+    assert _warm_start(Study.from_dict({**values, "start": start[:1]})) == []

@@ -164,6 +164,17 @@ def test_study_that_was_run_keeps_its_declared_looks(tmp_path: Path) -> None:
     assert (again.looks, again.trials) == ((2, 4), store.study.trials)
 
 
+def test_study_starts_from_the_winners_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "studies" / "made", "end").close()
+    study = get_study("learnable_bucketing", name="next", start=[{"from": "made"}])
+    checked = _checked(study, Options(storage=tmp_path))
+    assert {entry["from"] for entry in checked.start} == {"made"}
+    assert [key for entry in checked.start for key in entry if key == "arms"]
+    assert "note: start from 'made': " in capsys.readouterr().err
+
+
 def test_results_of_a_grid_are_those_of_its_cells(tmp_path: Path) -> None:
     folder = tmp_path / "studies" / "texts"
     folder.mkdir(parents=True)

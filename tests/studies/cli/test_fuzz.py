@@ -19,6 +19,7 @@ from hylorada import InputError
 from studies.cli.commands import main
 from studies.learnable_bucketing import STUDY
 from studies.runner.inputs import prepare
+from studies.spec.common_values import given_values
 from studies.spec.plain_yaml import parse_yaml
 from studies.spec.study import Study
 
@@ -85,7 +86,7 @@ def _assert_refused_clearly(answer: _Answer, folder: Path, before: list[Path]) -
 def _assert_points_are_valid(study: Study) -> None:
     """Whatever Optuna may propose makes a configuration, and is the same after it was stored."""
     for arm in study.arms:
-        study.configs(arm, study.start(arm))
+        study.configs(arm, given_values(study, arm, 0, 0))
         sampler = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
         for _ in range(8):
             params = study.arms[arm].space.sample(sampler.ask())

@@ -11,7 +11,7 @@ from studies.search.campaign import Search
 from studies.search.pruners import PRUNERS, make_pruner
 from studies.spec import study as declared
 from studies.spec.study import Study
-from studies.trials.sampler import SAMPLERS, make_sampler
+from studies.trials.sampler import SAMPLERS, SampledArm, make_sampler
 
 
 def _study(**changes: Any) -> Study:
@@ -63,6 +63,9 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def test_samplers_differ_only_in_what_proposes() -> None:
-    makers = {name: make_sampler(0, "a", 1, trials=8, points=None, name=name) for name in SAMPLERS}
-    together = {name: type(vars(sampler)["_together"]).__name__ for name, sampler in makers.items()}
-    assert together == {"tpe": "TPESampler", "random": "RandomSampler"}
+    arm = SampledArm(seed=0, name="a", names=("r",), trials=8)
+    made = {name: vars(make_sampler(name, arm, 1)) for name in SAMPLERS}
+    kinds = {
+        n: type(held.get("_together", held.get("_point"))).__name__ for n, held in made.items()
+    }
+    assert kinds == {"tpe": "_TPE", "random": "RandomSampler", "qmc": "SobolPoint"}

@@ -11,6 +11,7 @@ import yaml
 from hylorada import InputError
 from studies.learnable_bucketing import STUDY
 from studies.spec.arms import ADAPTER_FIELDS, TRAINING_FIELDS
+from studies.spec.common_values import given_values
 from studies.spec.fields import field_infos, field_types
 from studies.spec.overrides import override
 from studies.spec.plain_yaml import parse_yaml
@@ -126,10 +127,10 @@ def test_shipped_study_survives_dict_json_and_yaml() -> None:
 
 def test_start_is_inside_every_arm_and_counts_its_config() -> None:
     study = _study()
-    assert study.start("baseline") == {"learning_rate": 2e-3}
-    assert study.start("learnable")["boundary_init"] == "log"
+    assert given_values(study, "baseline", 0, 0) == {"learning_rate": 2e-3}
+    assert given_values(study, "learnable", 0, 0)["boundary_init"] == "log"
     for arm in ARMS:
-        study.configs(arm, study.start(arm))
+        study.configs(arm, given_values(study, arm, 0, 0))
 
 
 def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
@@ -157,7 +158,7 @@ def test_firsts_lie_in_the_space_with_every_structure_once() -> None:
 def test_first_of_the_shipped_study_is_its_start(arm: str) -> None:
     study = _study()
     (point,) = first_points(study, arm)
-    assert point.items() >= study.start(arm).items()
+    assert point.items() >= given_values(study, arm, 0, 0).items()
     assert point.keys() <= study.space(arm).parameters.keys()
 
 
@@ -229,7 +230,7 @@ def test_from_dict_blames_no_neighbour_of_a_wrong_field() -> None:
 def test_from_dict_allows_a_default_that_no_proposal_has() -> None:
     arm = {"space": {"num_buckets": {"choice": [4, 8]}}}  # the default is 32
     study = _study(block_size=16, common={}, arms={"one": arm}, comparisons=[])
-    assert study.start("one") == {}
+    assert given_values(study, "one", 0, 0) == {}
     assert study.configs("one", {"num_buckets": 8})[0].num_buckets == 8
 
 
@@ -352,8 +353,8 @@ def test_searched_lists_reach_the_configuration() -> None:
     lists = [["q_proj", "v_proj"], ["q_proj"]]
     arm = {"config": {"target_modules": ["q_proj"]}, "space": {"target_modules": {"choice": lists}}}
     study = _study(common={}, arms={"one": arm}, comparisons=[])
-    assert study.start("one") == {"target_modules": '["q_proj"]'}
-    assert study.configs("one", study.start("one"))[0].target_modules == ("q_proj",)
+    assert given_values(study, "one", 0, 0) == {"target_modules": '["q_proj"]'}
+    assert study.configs("one", given_values(study, "one", 0, 0))[0].target_modules == ("q_proj",)
     drawn = study.arms["one"].space.sample(optuna.create_study().ask())
     assert drawn["target_modules"] in lists
     assert study.configs("one", drawn)[0].target_modules == tuple(drawn["target_modules"])
@@ -371,7 +372,7 @@ def test_every_field_is_declared_with_its_meaning() -> None:
     infos, types = field_infos(Study), field_types(Study)
     assert [name for name, info in infos.items() if not info.text] == []
     structured = {"common", "profile", "looks", "seed_list", "defaults", "arms", "comparisons"}
-    structured |= {"designs", "grid"}
+    structured |= {"designs", "grid", "start"}
     assert types.keys() == infos.keys() - structured
     assert [n for n, info in infos.items() if info.option and n not in types] == ["seed_list"]
     assert GROWING == ("trials", "searches", "seeds")
@@ -419,6 +420,7 @@ _CHANGES: dict[str, Any] = {
     "grace_steps": 0,
     "reduction_factor": 3,
     "sampler": "random",
+    "start": [{"learning_rate": 0.004}],
     "pruner": "none",
     "common": {"space": {"learning_rate": {"low": 1e-3, "high": 2e-2, "log": True}}},
     "matched": False,

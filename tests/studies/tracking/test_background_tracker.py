@@ -43,6 +43,9 @@ class JsonLinesTracker:
     def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
         self._write("finish", list(files.values()), dict(metrics), time)
 
+    def run_ids(self) -> Mapping[str, str]:
+        return {}
+
     def is_temporary(self, error: Exception) -> bool:
         return isinstance(error, ConnectionError)
 

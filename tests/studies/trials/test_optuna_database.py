@@ -110,7 +110,7 @@ def overwrite(at: int, content: bytes) -> Callable[[Path], object]:
         (execute("DELETE FROM trials WHERE number = 2"), "lacks trials of arm 'fixed'"),
         (execute("DROP TABLE trial_values"), r"is damaged \(no such table: trial_values\)"),
         (
-            execute("UPDATE studies SET study_name = 'fixes' WHERE study_name = 'fixed'"),
+            execute("UPDATE studies SET study_name = 'fixes' WHERE study_name LIKE '%fixed%'"),
             "lacks trials of arm 'fixed'",
         ),
     ],

@@ -119,7 +119,9 @@ def test_run_optuna_states_are_truthful(finished: FinishedStudy) -> None:
     wanted = {"complete": "COMPLETE", "pruned": "PRUNED", "diverged": "FAIL", "failed": "FAIL"}
     storage = f"sqlite:///{finished.folder / 'optuna.db'}"
     for arm in ("baseline", "fixed", "learnable"):
-        for trial in optuna.load_study(study_name=arm, storage=storage).trials:
+        for trial in optuna.load_study(
+            study_name=f"{finished.name} / {arm} / search 0", storage=storage
+        ).trials:
             record = read_record(
                 finished.folder / "trials" / f"{arm}-{trial.number:04d}" / "trial.json"
             )

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults import ONE_SEAT, PACKED, REPLICATED, Broken, assert_same, outcome
+from faults import ONE_SEAT, PACKED, REPLICATED, STARTED, Broken, assert_same, outcome
 from study_runs import run_cli, small_disk
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.faults]
@@ -55,6 +55,21 @@ def test_study_ends_as_unbroken_whatever_dies(toy_model: str, tmp_path: Path) ->
             _run_out_of_disk(broken)
         assert broken.wound(["host", "trial"], 4) >= 2
         assert_same(outcome(broken.storage), outcome(whole.storage), exact=True)
+
+
+def test_started_study_ends_as_unbroken(toy_model: str, tmp_path: Path) -> None:
+    """It begins with the entries of its start list, and a Sobol sequence proposes the rest."""
+    whole = _unbroken(toy_model, tmp_path, STARTED)
+    broken = Broken(tmp_path / "broken", toy_model, STARTED, random.Random(3), [])
+    for victim in ("driver", "machine"):
+        broken.break_off(victim)
+    broken.run_to_the_end()
+    actual = outcome(broken.storage)
+    assert_same(actual, outcome(whole.storage), exact=True)
+    blocks = {arm: actual.optuna[f"broken / {arm} / search 0"] for arm in ("fixed", "learnable")}
+    assert [t["params"]["learning_rate"] for t in blocks["fixed"][:3]] == [1e-3, 2e-3, 2e-3]
+    buckets = {arm: [t["params"]["num_buckets"] for t in ts[:3]] for arm, ts in blocks.items()}
+    assert buckets == {"fixed": [4, 8, 8], "learnable": [4, 4, 8]}
 
 
 def test_searches_added_under_kills_equal_those_had_from_the_start(

@@ -59,7 +59,7 @@ def test_search_ends_when_all_points_are_evaluated_and_diverged_ones_are_told(
     assert Counter(t["state"] for t in trials) == {"diverged": 3, "complete": 1 + 3 + 4}
 
     stored = optuna.load_study(
-        study_name="fixed", storage=f"sqlite:///{folder / 'optuna.db'}"
+        study_name="small / fixed / search 0", storage=f"sqlite:///{folder / 'optuna.db'}"
     ).trials
     assert Counter(t.state.name for t in stored) == {"FAIL": 3, "COMPLETE": 3}
     results = json.loads((folder / "results.json").read_text())

@@ -75,7 +75,8 @@ def test_strange_names_texts_and_numbers_run_to_the_verdict(
     assert targets in (["q_proj"], ["q_proj", "v_proj"])
     assert trials["baseline-0000-at-0000-confirm-00"]["adapter"]["target_modules"] == targets
     stored = optuna.load_study(
-        study_name="baseline", storage=f"sqlite:///{folder / 'optuna.db'}"
+        study_name="Été n.º 学 e\u0301 / baseline / search 0",
+        storage=f"sqlite:///{folder / 'optuna.db'}",
     ).trials[0]
     assert json.loads(stored.params["target_modules"]) == targets
     assert len(read_results(folder / "results.json").arms) == 3

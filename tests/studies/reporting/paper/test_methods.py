@@ -97,13 +97,14 @@ def test_arms_are_described_with_their_spaces(plain_study: Any) -> None:
         ({}, {"bergstra2011tpe", "li2020asha", "kalajdzievski2023rslora"}, {"liu2024dora"}),
         ({"pruner": "none"}, {"hu2022lora", "cochran1964behrens"}, {"li2020asha"}),
         ({"sampler": "random"}, {"akiba2019optuna"}, {"bergstra2011tpe"}),
+        ({"sampler": "qmc"}, {"owen1998scrambling"}, {"bergstra2011tpe", "akiba2019optuna"}),
         (
             {"defaults": {"max_steps": 8, "use_rslora": False, "use_dora": True}},
             {"liu2024dora"},
             {"kalajdzievski2023rslora"},
         ),
     ],
-    ids=["as it is", "no pruner", "random", "DoRA"],
+    ids=["as it is", "no pruner", "random", "qmc", "DoRA"],
 )
 def test_only_works_that_the_study_uses_are_cited(
     plain_study: Any, changes: dict[str, Any], cited: set[str], not_cited: set[str]
@@ -114,6 +115,16 @@ def test_only_works_that_the_study_uses_are_cited(
     assert not not_cited & listed
     in_text = set(re.findall(r"@([a-z0-9]+)", made.markdown))
     assert in_text == listed == set(re.findall(r"[a-z]+\d{4}[a-z0-9]+", made.latex)) & listed
+
+
+def test_configurations_that_come_first_are_named(plain_study: Any) -> None:
+    start = [{"learning_rate": 1e-3}, {"from": "quick", "learning_rate": 2e-3}]
+    text = methods(plain_study, start=start).markdown
+    assert (
+        "Each arm of a search began with the winners of the study `quick`, then 1 configuration "
+        "named in advance, then the defaults."
+    ) in text
+    assert "began with" not in methods(plain_study).markdown
 
 
 def test_one_comparison_needs_no_adjustment(plain_study: Any) -> None:
