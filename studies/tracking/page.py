@@ -58,14 +58,13 @@ def serve_page(args: argparse.Namespace) -> int:
 
 def _places(uri: str, args: argparse.Namespace) -> dict[str, str]:
     """Return what to open on the page, by what it shows."""
-    # Without the query, experiments of earlier versions open on traces of agents.
-    query = "?workflowType=machine_learning"
     if args.study is None:
-        return {"MLflow": f"#/experiments{query}"}
+        # Without the query, experiments of earlier versions open on traces of agents.
+        return {"MLflow": "#/experiments?workflowType=machine_learning"}
     from studies.tracking.page_places import find_shown  # slow to import
 
     study = find_shown(uri, args.storage, args.study)
-    return {"MLflow": f"{study.trials}{query}", "answer": f"{study.answer}{query}"}
+    return {"MLflow": study.trials, "answer": study.answer}
 
 
 def _check_address(uri: str) -> None:

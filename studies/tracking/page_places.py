@@ -12,6 +12,7 @@ from studies.tracking.artifacts import location_in, owns_database
 from studies.tracking.experiment import deleted
 from studies.tracking.mlflow_errors import reason_of
 from studies.tracking.parent_run import find_parent
+from studies.tracking.shown.descriptions import trials_view
 from studies.trials.records import read_id
 from studies.trials.study_folders import find_study, require_no_grid
 
@@ -22,7 +23,7 @@ class Shown:
 
     Attributes:
         answer: The study's own run, described with its answer.
-        trials: The table of the study and its trials.
+        trials: The table of its trials.
     """
 
     answer: str
@@ -62,5 +63,5 @@ def find_shown(uri: str, storage: Path, name: str) -> Shown:
     if is_database(uri) and not owns_database(storage, uri):
         with suppress(InputError):  # the folder before a copy still holds the artifacts
             location_in(uri, experiment, storage)
-    page = f"#/experiments/{number}/runs"
-    return Shown(f"{page}/{parent.info.run_id}", page)
+    page, run = f"#/experiments/{number}/runs", parent.info.run_id
+    return Shown(f"{page}/{run}{trials_view({})}", f"{page}{trials_view(experiment.tags)}")

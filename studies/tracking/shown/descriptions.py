@@ -21,8 +21,25 @@ _NOTE_HASH = "hylorada.note"  # of the description as it was written here
 _LONGEST_NOTE = 4900  # characters; some servers take 5,000 in a tag of an experiment
 _SPLITS = ("train", "validation", "test")
 _BASE = "base"  # context of the base among the inputs
+VIEW = "hylorada"  # name of the view of an experiment that shows the trials as a table
+_VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+_COLUMNS = (
+    *("metrics.`test/ppl`", "metrics.`eval/ppl`", "tags.`hylorada.arm`", "tags.`hylorada.stage`"),
+    *("tags.`hylorada.search`", "tags.`hylorada.seed`", "params.`learning_rate`"),
+)
+# Of all trials, those on fresh seeds come first, the best of them at the top.
+_TRIALS = {
+    "searchFilter": "tags.`hylorada.trial` LIKE '%'",
+    "orderByKey": "metrics.`test/ppl`",
+    "orderByAsc": True,
+    "selectedColumns": _COLUMNS,
+}
 # Experiments of other kinds open on traces of language-model applications.
-EXPERIMENT_TAGS = {_KIND: "custom_model_development", _PRIMARY: "eval/ppl"}
+EXPERIMENT_TAGS = {
+    _KIND: "custom_model_development",
+    _PRIMARY: "eval/ppl",
+    _VIEW_TAG: json.dumps(_TRIALS),
+}
 
 
 def few_tags(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -82,6 +99,13 @@ def note_tags(known: Mapping[str, str], text: str) -> dict[str, str]:
     return {MLFLOW_RUN_NOTE: text, _NOTE_HASH: hash_of(text)}
 
 
+def trials_view(tags: Mapping[str, str]) -> str:
+    """Return the query that opens an experiment on its trials, as far as its tags allow."""
+    view = f"&viewStateShareKey={VIEW}" if _VIEW_TAG in tags else ""
+    # Without the kind, experiments of earlier versions open on traces.
+    return f"?workflowType=machine_learning{view}"
+
+
 def linked(description: str, experiment: str, run: str, files: Sequence[str]) -> str:
     """Return a description with links to the parent run and to its files, below its first line.
 
@@ -92,7 +116,8 @@ def linked(description: str, experiment: str, run: str, files: Sequence[str]) ->
         files: Paths of files among the parent's artifacts.
     """
     page = f"#/experiments/{experiment}/runs"
-    links = [f"[the study's run]({page}/{run})", f"[all trials]({page})"]
+    links = [f"[the study's run]({page}/{run})"]
+    links += [f"[all trials]({page}{trials_view(EXPERIMENT_TAGS)})"]
     links += [f"[{path}]({page}/{run}/artifacts/{path})" for path in files]
     first, _, rest = description.partition("\n")
     return f"{first}\n\n{' · '.join(links)}\n{rest}"
