@@ -80,7 +80,7 @@ def _table(sheet: Sheet) -> str:
         return ""
     used = sheet.used()
     lines = [[sheet.columns[i] for i in used], ["---"] * len(used)]
-    lines += [[row[i] for i in used] for row in sheet.rows[:_MOST_ROWS]]
+    lines += [[row[i] or "-" for i in used] for row in sheet.rows[:_MOST_ROWS]]
     text = "\n".join(f"| {' | '.join(map(_plain, cells))} |" for cells in lines)
     left = len(sheet.rows) - _MOST_ROWS
     return f"{text}\n\n{left} more in the report" if left > 0 else text

@@ -12,7 +12,7 @@ from studies.tracking.artifacts import location_in, owns_database
 from studies.tracking.experiment import deleted
 from studies.tracking.mlflow_errors import reason_of
 from studies.tracking.parent_run import find_parent
-from studies.tracking.shown.descriptions import trials_view
+from studies.tracking.shown.descriptions import TRAINING, trials_view
 from studies.trials.records import read_id
 from studies.trials.study_folders import find_study, require_no_grid
 
@@ -64,4 +64,4 @@ def find_shown(uri: str, storage: Path, name: str) -> Shown:
         with suppress(InputError):  # the folder before a copy still holds the artifacts
             location_in(uri, experiment, storage)
     page, run = f"#/experiments/{number}/runs", parent.info.run_id
-    return Shown(f"{page}/{run}{trials_view({})}", f"{page}{trials_view(experiment.tags)}")
+    return Shown(f"{page}/{run}{TRAINING}", f"{page}{trials_view(experiment.tags)}")

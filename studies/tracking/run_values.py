@@ -16,6 +16,7 @@ from studies.trials.messages import Report
 from studies.trials.records import Record
 
 SECONDS = "time/trial_seconds"
+PRIMARY = "eval/ppl"  # what runs are compared by
 HASH, FORM = "config_hash", "hylorada.form"
 _FORM = "2"  # raise it when the description of a trial changes, so that earlier runs are completed
 _FIRST = ("nll", "ppl")  # of each split; MLflow draws a chart of every metric, sorted by name
@@ -101,14 +102,16 @@ def metric_name(name: str) -> str:
 def report_metrics(report: Report, time: int) -> list[Metric]:
     """Return the metrics of a report.
 
-    The seconds come last: if a run has them for a step, it has all metrics of that step.
+    The perplexity comes first, because MLflow's page compares runs by the metric that was stored
+    first. The seconds come last: if a run has them for a step, it has all metrics of that step.
 
     Args:
         report: The report.
         time: Timestamp in epoch milliseconds.
     """
-    values = {metric_name(k): v for k, v in report.metrics.items()}
-    values |= {**boundary_metrics(report), SECONDS: report.seconds}
+    named = {metric_name(k): v for k, v in report.metrics.items()}
+    first = {k: named[k] for k in (PRIMARY,) if k in named}
+    values = {**first, **named, **boundary_metrics(report), SECONDS: report.seconds}
     return [Metric(k, v, time, report.step) for k, v in values.items() if math.isfinite(v)]
 
 

@@ -27,7 +27,15 @@ _FLAGS = (
     "--disable-sync",
     "--no-first-run",
     "--hide-scrollbars",
+    # As with a mouse; otherwise every chart shows its tools.
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,"
+    "availablePointerTypes=4",
 )
+# MLflow's own assistant opens beside the first page, and stays closed once it was closed.
+_CLOSE_ASSISTANT = """
+const button = document.querySelector('[data-component-id="mlflow.assistant.chat_panel.close"]');
+if (button) button.click();
+"""
 _COLORS = 128  # of a stored picture: MLflow's page has few
 
 
@@ -56,6 +64,7 @@ class Browser:
         while still < 4:
             assert time.monotonic() < end, f"{awaited!r} is not on {address}:\n{before}"
             time.sleep(0.5)
+            self.run(_CLOSE_ASSISTANT)
             text = self.run("return document.body.innerText")
             still = still + 1 if text == before and awaited in text else 0
             before = text

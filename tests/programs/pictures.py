@@ -20,6 +20,8 @@ from browser import Browser, browser
 from mlflow import MlflowClient
 from study_runs import Command, run_cli
 
+from studies.tracking.shown.descriptions import TRAINING
+
 NAME = "learnable_bucketing"
 SHORT = (
     "--searches=3",
@@ -31,7 +33,7 @@ SHORT = (
     "--set=eval_blocks=8",
     "--set=test_blocks=60",
 )
-_SIZE = (1440, 900)
+_SIZE = (1500, 1000)
 _COMPARED = 6  # runs on the page that compares
 
 
@@ -75,8 +77,8 @@ def _pages(trials: str, answer: str, uri: str, name: str) -> Pages:
     return Pages(
         trials,
         answer,
-        f"{root}#/experiments/{number}/runs/{run.info.run_id}/model-metrics",
-        f"{root}#/compare-runs?runs={runs}&experiments={quote(json.dumps([number]))}",
+        f"{root}#/experiments/{number}/runs/{run.info.run_id}/model-metrics{TRAINING}",
+        f"{root}#/compare-runs?runs={runs}&experiments={quote(json.dumps([number]))}&{TRAINING[1:]}",
     )
 
 

@@ -12,9 +12,10 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
-from studies.tracking.run_values import hash_of, limited
+from studies.tracking.run_values import PRIMARY, hash_of, limited
 
 PROVENANCE = "provenance.json"  # among the parent's artifacts
+TRAINING = "?workflowType=machine_learning"  # without it, a page of a run is one of an application
 _KIND = "mlflow.experimentKind"
 _PRIMARY = "mlflow.experiment.primaryMetric.name"  # of the page's first chart
 _NOTE_HASH = "hylorada.note"  # of the description as it was written here
@@ -37,7 +38,7 @@ _TRIALS = {
 # Experiments of other kinds open on traces of language-model applications.
 EXPERIMENT_TAGS = {
     _KIND: "custom_model_development",
-    _PRIMARY: "eval/ppl",
+    _PRIMARY: PRIMARY,
     _VIEW_TAG: json.dumps(_TRIALS),
 }
 
@@ -102,8 +103,7 @@ def note_tags(known: Mapping[str, str], text: str) -> dict[str, str]:
 def trials_view(tags: Mapping[str, str]) -> str:
     """Return the query that opens an experiment on its trials, as far as its tags allow."""
     view = f"&viewStateShareKey={VIEW}" if _VIEW_TAG in tags else ""
-    # Without the kind, experiments of earlier versions open on traces.
-    return f"?workflowType=machine_learning{view}"
+    return f"{TRAINING}{view}"
 
 
 def linked(description: str, experiment: str, run: str, files: Sequence[str]) -> str:
@@ -116,8 +116,8 @@ def linked(description: str, experiment: str, run: str, files: Sequence[str]) ->
         files: Paths of files among the parent's artifacts.
     """
     page = f"#/experiments/{experiment}/runs"
-    links = [f"[the study's run]({page}/{run})"]
+    links = [f"[the study's run]({page}/{run}{TRAINING})"]
     links += [f"[all trials]({page}{trials_view(EXPERIMENT_TAGS)})"]
-    links += [f"[{path}]({page}/{run}/artifacts/{path})" for path in files]
+    links += [f"[{path}]({page}/{run}/artifacts/{path}{TRAINING})" for path in files]
     first, _, rest = description.partition("\n")
     return f"{first}\n\n{' · '.join(links)}\n{rest}"
