@@ -14,6 +14,7 @@ from studies.reporting.tables import Sheet, arms_sheet, change_text
 from studies.spec.study import Study
 from studies.trials.records import Record
 
+_BREAK = "  \n"  # of a line within a paragraph
 _MOST_ROWS = 16  # of a table; the report has all
 
 
@@ -24,19 +25,21 @@ def describe(results: Results, study: Study) -> str:
         results: Results of the study.
         study: The study.
     """
-    first, *rest = map(_plain, verdict_lines(results))
+    lines = verdict_lines(results)
+    # MLflow's page folds all but the first lines: they say how each comparison came out.
+    end = next((i for i, line in enumerate(lines) if i and line.endswith(".")), len(lines)) + 1
+    first, *outcomes = map(_plain, lines[:end])
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens, "
-        f"{study.max_steps} steps per trial"
+        f"{study.max_steps} steps per trial."
     )
     arms = arms_sheet(results)
     parts = [
-        f"**{first}**",
-        "  \n".join(rest),
+        _BREAK.join([f"**{first}**", *outcomes]),
         _table(arms),
         _table(_changes(results)),
         _plain(arms.caption),
-        _plain(what),
+        _plain(" ".join([*lines[end:], what])),
     ]
     return "\n\n".join(part for part in parts if part)
 

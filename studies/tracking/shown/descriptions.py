@@ -24,16 +24,23 @@ _SPLITS = ("train", "validation", "test")
 _BASE = "base"  # context of the base among the inputs
 VIEW = "hylorada"  # name of the view of an experiment that shows the trials as a table
 _VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
-_COLUMNS = (
-    *("metrics.`test/ppl`", "metrics.`eval/ppl`", "tags.`hylorada.arm`", "tags.`hylorada.stage`"),
-    *("tags.`hylorada.search`", "tags.`hylorada.seed`", "params.`learning_rate`"),
-)
+# Columns and their widths in pixels; the page orders them by kind and name.
+_COLUMNS = {
+    "metrics.`eval/ppl`": 110,
+    "metrics.`test/ppl`": 110,
+    "params.`learning_rate`": 120,
+    "tags.`hylorada.arm`": 120,
+    "tags.`hylorada.stage`": 120,
+    "tags.`hylorada.search`": 130,
+    "tags.`hylorada.winner`": 150,
+}
 # Of all trials, those on fresh seeds come first, the best of them at the top.
 _TRIALS = {
     "searchFilter": "tags.`hylorada.trial` LIKE '%'",
     "orderByKey": "metrics.`test/ppl`",
     "orderByAsc": True,
-    "selectedColumns": _COLUMNS,
+    "selectedColumns": list(_COLUMNS),
+    "columnWidths": _COLUMNS,
 }
 # Experiments of other kinds open on traces of language-model applications.
 EXPERIMENT_TAGS = {
@@ -107,7 +114,7 @@ def trials_view(tags: Mapping[str, str]) -> str:
 
 
 def linked(description: str, experiment: str, run: str, files: Sequence[str]) -> str:
-    """Return a description with links to the parent run and to its files, below its first line.
+    """Return a description with links to parent run and files below its first paragraph.
 
     Args:
         description: Description of the study, in Markdown.
@@ -119,5 +126,5 @@ def linked(description: str, experiment: str, run: str, files: Sequence[str]) ->
     links = [f"[the study's run]({page}/{run}{TRAINING})"]
     links += [f"[all trials]({page}{trials_view(EXPERIMENT_TAGS)})"]
     links += [f"[{path}]({page}/{run}/artifacts/{path}{TRAINING})" for path in files]
-    first, _, rest = description.partition("\n")
-    return f"{first}\n\n{' · '.join(links)}\n{rest}"
+    first, _, rest = description.partition("\n\n")
+    return f"{first}\n\n{' · '.join(links)}\n\n{rest}".rstrip()

@@ -23,7 +23,7 @@ def _read(folder: Path) -> tuple[Results, Study]:
 def test_answer_comes_first_and_every_change_has_its_interval(tmp_path: Path) -> None:
     results, study = _read(write_finished(tmp_path, name="own", gap=0.05))
     text = describe(results, study)
-    assert text.startswith("**Width makes perplexity worse.**\n\n")
+    assert text.startswith("**Width makes perplexity worse.**  \n")
     (c,) = results.comparisons
     assert c.change == pytest.approx(100 * (np.exp(0.05) - 1))
     row = (

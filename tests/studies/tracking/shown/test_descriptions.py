@@ -42,14 +42,15 @@ def test_description_is_replaced_only_where_it_is_ours() -> None:
     assert len(note_tags({}, "x" * 9000)["mlflow.note.content"]) < 5000
 
 
-def test_links_follow_the_first_line() -> None:
-    text = linked("**Better.**\n\nmore", "7", "abc", ["report.html"])
-    first, _, links, _, rest = text.split("\n")
-    assert (first, rest) == ("**Better.**", "more")
-    assert "[report.html](#/experiments/7/runs/abc/artifacts/report.html)" in links
+def test_links_follow_the_first_paragraph() -> None:
+    text = linked("**Better.**  \nby 1 %\n\nmore", "7", "abc", ["report.html"])
+    first, links, rest = text.split("\n\n")
+    assert (first, rest) == ("**Better.**  \nby 1 %", "more")
+    assert "[report.html](#/experiments/7/runs/abc/artifacts/report.html?" in links
     assert "[all trials](#/experiments/7/runs?" in links
+    assert linked("**Better.**", "7", "abc", []).startswith("**Better.**\n\n[the study's run]")
 
 
 def test_view_of_the_trials_is_plain_json() -> None:
     (view,) = (v for k, v in EXPERIMENT_TAGS.items() if k.startswith("mlflow.sharedViewState."))
-    assert json.loads(view)["selectedColumns"][0] == "metrics.`test/ppl`"
+    assert json.loads(view)["orderByKey"] == "metrics.`test/ppl`"
