@@ -1,5 +1,6 @@
 """The stages of an open study, and the report of its results."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from studies.analysis.results import Results, gather, read_results, write_result
 from studies.files.folder_files import read_json, write_json
 from studies.process.errors import StudyStopped
 from studies.progress.panel import Panel
+from studies.reporting.description import describe, figure_files
 from studies.reporting.html_report import write_html
 from studies.search.open_study import OpenStudy
 from studies.spec.points import first_points
@@ -93,7 +95,7 @@ def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
     write_html(results, store.records, store.study, store.folder / "report.html")
     files = {
         store.folder / name: ""
-        for name in ("results.json", "report.html", "study.json", EXPLAIN_FILE)
+        for name in ("report.html", "results.json", "study.json", EXPLAIN_FILE)
     }
     records = list(store.records.values())
     for record in records:
@@ -101,8 +103,22 @@ def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
             files[store.trial_folder(record.name) / "test_block_nll.npy"] = (
                 f"block_nll/{record.name}"
             )
-    tracker.finish(records, files, _figures(results))
+    with tempfile.TemporaryDirectory() as temporary:
+        figures = _write_figures(results, store, Path(temporary))
+        files |= dict.fromkeys(figures, "figures")
+        tracker.finish(
+            records, files, _figures(results), description=describe(results, store.study)
+        )
     store.add_run_ids(tracker.tracker.service, tracker.tracker.run_ids())
+
+
+def _write_figures(results: Results, store: Store, folder: Path) -> list[Path]:
+    """Write the report's figures to a folder, and return their paths."""
+    files = figure_files(results, store.records, store.study, store.folder)
+    with suppress(OSError):  # a full disk for temporary files: the report holds the figures too
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    return sorted(folder.iterdir())
 
 
 def results_so_far(store: Store) -> Results | None:
@@ -166,5 +182,6 @@ def _figures(results: Results) -> dict[str, float]:
         figures[f"{name}_percent"] = c.change
         figures[f"{name}_low"] = c.low
         figures[f"{name}_high"] = c.high
+        figures[f"{name}_p"] = c.p_value
         figures[f"{name}_p_holm"] = c.p_holm
     return figures

@@ -67,9 +67,9 @@ class BackgroundTracker:
         with self._changed:
             return len(self._due)
 
-    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Send what the study runs on: tags and parameters of the parent run."""
-        self._add(_ParentUpdate.DESCRIBE, partial(self.tracker.describe, tags, params))
+    def describe(self, provenance: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Send what the study runs on: provenance and parameters of the parent run."""
+        self._add(_ParentUpdate.DESCRIBE, partial(self.tracker.describe, provenance, params))
 
     def update(self, record: Record) -> None:
         """Send the state of a trial: whether it is running or has ended, and its reports so far."""
@@ -99,18 +99,21 @@ class BackgroundTracker:
         files: Mapping[Path, str],
         metrics: Mapping[str, float],
         patience: float = _PATIENCE_S,
+        description: str = "",
     ) -> None:
-        """Send files and metrics of the whole study, and end the parent run.
+        """Send files, metrics and description of the whole study, and end the parent run.
 
         Args:
             records: All records of the study.
             files: The folder among the parent's artifacts for each file; missing files are skipped.
             metrics: Metrics of the parent run.
             patience: Seconds to wait for the service without an answer from it.
+            description: The study's answer in Markdown; empty if there is none.
         """
         last = max((r.time for record in records for r in record.reports), default=0)
         end = last or int(1000 * time.time())
-        self._end(records, partial(self.tracker.finish, files, metrics, end), patience)
+        send = partial(self.tracker.finish, files, metrics, end, description)
+        self._end(records, send, patience)
 
     def _add(self, key: _Key, send: _Send) -> None:
         with self._changed:

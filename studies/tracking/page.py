@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from hylorada import InputError
 from studies.files.folder_files import require_database, require_readable
+from studies.files.paths import database_path
 from studies.process.mlflow_address import is_server, shown
 from studies.process.options import default_uri
 from studies.tracking.artifacts import follow_storage, owns_database
@@ -26,11 +27,12 @@ def serve_page(args: argparse.Namespace) -> int:
         The exit code.
     """
     uri = args.tracking_uri or default_uri(args.storage)
-    if is_server(uri):
-        raise InputError(f"MLflow at {shown(uri)} has its own web UI: open it in a browser")
     own = owns_database(args.storage, uri)
     if own:
         _prepare_database(args)
+    else:
+        _check_address(uri)
+    places = _places(uri, args)
     listening = _try_address(args.host, args.port)
     address = ["--host", args.host, "--port", str(args.port)]
     command = [sys.executable, "-m", "mlflow", "ui", *address, "--workers", "1"]
@@ -43,15 +45,49 @@ def serve_page(args: argparse.Namespace) -> int:
             "this machine can",
             file=sys.stderr,
         )
-    # Without the query, the page opens on traces of agents.
-    page = f"http://{_bracketed(args.host)}:{args.port}/#/experiments?workflowType=machine_learning"
-    print(f"MLflow: {page} (press Ctrl-C to stop)", flush=True)
+    for what, place in places.items():
+        print(f"{what}: http://{_bracketed(args.host)}:{args.port}/{place}")
+    print("Press Ctrl-C to stop.", flush=True)
     settings = {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_BACKEND_STORE_URI": uri,  # not an argument, because `ps` shows arguments
     }
     environment = {**_names(args.host, listening, args.port), **os.environ, **settings}
     return _wait_for(subprocess.Popen(command, env=environment, start_new_session=True))
+
+
+def _places(uri: str, args: argparse.Namespace) -> dict[str, str]:
+    """Return what to open on the page, by what it shows."""
+    if args.study is None:
+        # Without the query, experiments of earlier versions open on traces of agents.
+        return {"MLflow": "#/experiments?workflowType=machine_learning"}
+    from studies.tracking.page_places import find_shown  # slow to import
+
+    study = find_shown(uri, args.storage, args.study)
+    return {"MLflow": study.trials, "answer": study.answer}
+
+
+def _check_address(uri: str) -> None:
+    """Raise for an address whose runs can't be shown from here.
+
+    Raises:
+        InputError: It names the address, without its password.
+    """
+    from studies.tracking.mlflow_service import MlflowService  # slow to import
+    from studies.tracking.services import service_for
+
+    service = service_for(uri)
+    if not isinstance(service, MlflowService):
+        raise InputError(
+            f"tracking_uri {shown(uri)!r} is not MLflow's; `hylorada ui` shows runs in MLflow alone"
+        )
+    if is_server(uri) or uri.startswith("databricks"):
+        raise InputError(f"MLflow at {shown(uri)} has its own web UI: open it in a browser")
+    path = database_path(uri)
+    if path is not None and path.parent.is_dir() and not path.exists():
+        raise InputError(f"tracking_uri {uri!r}: no file {path}; run a study first")
+    if problems := service.check_address(uri):
+        raise InputError(problems)
 
 
 def _wait_for(server: "subprocess.Popen[bytes]") -> int:

@@ -3,41 +3,57 @@
 Each call may be repeated: it adds what MLflow lacks, and leaves what is there unchanged.
 """
 
-import json
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Run, ViewType
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
-from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
+from mlflow.entities import DatasetInput, LifecycleStage, Metric, Run, RunTag, ViewType
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_LOGGED_IMAGES,
+    MLFLOW_PARENT_RUN_ID,
+    MLFLOW_RUN_NAME,
+    MLFLOW_RUN_NOTE,
+)
 
 from studies.process.mlflow_address import shown
 from studies.tracking.mlflow_errors import is_temporary, reason_of
 from studies.tracking.run_values import (
+    HASH,
     SECONDS,
-    hash_of,
+    is_described,
     limited,
     new_and_changed,
+    origin,
     report_metrics,
     tags_of,
+    trial_params,
+    trial_tags,
+)
+from studies.tracking.shown.boundaries import boundary_files
+from studies.tracking.shown.descriptions import (
+    EXPERIMENT_TAGS,
+    PROVENANCE,
+    begun,
+    few_tags,
+    inputs_of,
+    linked,
+    note_tags,
 )
 from studies.tracking.stored_runs import STATE, STATUS, TRIAL
+from studies.tracking.uploads import upload, upload_content, upload_json
 from studies.trials.messages import Report
 from studies.trials.records import Record
 
+_SEARCHED = ("train", "validation")  # the splits that every trial reads
 _REASON = "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
 CHILD_OF = "hylorada.child_of"  # the study's id: finds the trials even without a parent run
 _NOT_FINITE = "hylorada.not_finite"
-_HASH, CLOSED_BY = "config_hash", "closed_by"
-_BATCH = 500  # metrics in a request; MLflow's limit is 1,000
+_WINNER = "hylorada.winner"  # the search trial whose configuration a run repeats, on that trial too
+CLOSED_BY = "closed_by"
 _PAGE = 1000  # runs in a response
 
 
@@ -52,6 +68,7 @@ class _Child:
         status: MLflow's status.
         state: State of the record that it was closed with.
         closed_by: Who closed it, if not the study itself.
+        won: Whether it is marked as the winner of a search.
         described: Whether it holds parameters and configuration.
         logged: Last step that it holds; -1 for none, None before that is read.
         fresh: Whether this process has created it, so that everything in it is known.
@@ -63,6 +80,7 @@ class _Child:
     status: str = "RUNNING"
     state: str | None = None
     closed_by: str | None = None
+    won: bool = False
     described: bool = False
     logged: int | None = None
     fresh: bool = False
@@ -87,6 +105,7 @@ class StudyRuns:
     def __init__(self, client: MlflowClient, experiment: str, parent: str, study_id: str) -> None:
         self.client, self.parent = client, parent
         self._experiment, self._study_id = experiment, study_id
+        self._inputs: Mapping[str, DatasetInput] = {}  # text and base, by context
         self._children: dict[str, _Child] = {}
         self.restored = self.read()
 
@@ -112,7 +131,7 @@ class StudyRuns:
             runs.setdefault(name, []).append(run)
         restored = 0
         for same in runs.values():
-            same.sort(key=lambda run: (is_deleted(run), _HASH not in run.data.tags))
+            same.sort(key=lambda run: (is_deleted(run), HASH not in run.data.tags))
             restored += restore(self.client, same[0])
             for run in same[1:]:
                 if not is_deleted(run):
@@ -123,21 +142,43 @@ class StudyRuns:
     def update(self, record: Record) -> None:
         """Create a record's run if needed, and bring it up to date, including its end."""
         child = self._children.get(record.name) or self._create(record)
-        if child.has_ended_as(record.state):
-            return
+        ended = child.has_ended_as(record.state)
         if record.state == "running" and child.status != "RUNNING":
             self._reopen(child)
-        if not child.described:
+        if not child.described:  # new, or of an earlier version
             self._describe(child, record)
-        for report in record.reports:
-            self._log(child, report)
-        if record.state != "running":
-            self._close(child, record)
+        if not ended:
+            for report in record.reports:
+                self._log(child, report)
+            if record.state != "running":
+                self._close(child, record)
+        if record.stage == "confirm":
+            self._mark_winner(record.winner)
 
-    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Store what the study runs on; a value that differs from an earlier one becomes a tag."""
-        fresh, changed = new_and_changed(self.client.get_run(self.parent).data.params, params)
-        self.client.log_batch(self.parent, params=fresh, tags=[*tags_of(tags), *changed])
+    def describe(self, provenance: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Store what the study runs on; a parameter that differs from an earlier one becomes a tag.
+
+        The provenance is one artifact. Earlier versions stored each of its values as a tag.
+        """
+        self._inputs = inputs_of(provenance)
+        run = self.client.get_run(self.parent)
+        if self._inputs:
+            self.client.log_inputs(self.parent, list(self._inputs.values()))
+        if provenance:
+            upload_json(self.client.tracking_uri, run.info.artifact_uri, PROVENANCE, provenance)
+        fresh, changed = new_and_changed(run.data.params, params)
+        tags = tags_of({**origin(), **few_tags(provenance)})
+        self.client.log_batch(self.parent, params=fresh, tags=[*tags, *changed])
+        for key in provenance.keys() & run.data.tags.keys():
+            self.client.delete_tag(self.parent, key)
+        if provenance and MLFLOW_RUN_NOTE not in run.data.tags:
+            self._explain(run, begun(provenance), [PROVENANCE])
+        known = self.client.get_experiment(self._experiment).tags
+        self._tag_experiment({k: v for k, v in EXPERIMENT_TAGS.items() if k not in known})
+
+    def _tag_experiment(self, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            self.client.set_experiment_tag(self._experiment, key, value)
 
     def end(self, status: str) -> None:
         """End the parent run and all running trials, which may be resumed later."""
@@ -147,25 +188,42 @@ class StudyRuns:
                 child.status = status
         self.client.set_terminated(self.parent, status=status)
 
-    def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
-        """Store files and metrics of the whole study, and end the parent run.
+    def finish(
+        self,
+        files: Mapping[Path, str],
+        metrics: Mapping[str, float],
+        time: int,
+        description: str = "",
+    ) -> None:
+        """Store files, metrics and description of the whole study, and end the parent run.
 
         Args:
             files: The folder among the parent's artifacts for each file; missing files are skipped.
             metrics: Metrics of the parent run.
             time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
+            description: The study's answer in Markdown.
         """
         run = self.client.get_run(self.parent)
-        for path, folder in files.items():
-            if path.exists():
-                self._upload(run.info.artifact_uri, path, folder)
+        there = {path: folder for path, folder in files.items() if path.exists()}
+        for path, folder in there.items():
+            upload(self.client.tracking_uri, run.info.artifact_uri, path, folder)
         finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
         self.client.log_batch(
             self.parent, metrics=[Metric(k, v, time, 0) for k, v in finite.items()]
         )
         self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
+        if description:
+            self._explain(run, description, [p.name for p, folder in there.items() if not folder])
         began = run.info.start_time  # later than `time` if the database is newer than the study
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
+
+    def _explain(self, parent: Run, description: str, files: list[str]) -> None:
+        """Describe the parent run and the experiment, unless a user has described them."""
+        text = linked(description, self._experiment, self.parent, files)
+        if tags := note_tags(parent.data.tags, text):
+            self.client.log_batch(self.parent, tags=[RunTag(k, v) for k, v in tags.items()])
+        known = self.client.get_experiment(self._experiment).tags
+        self._tag_experiment(note_tags(known, text))
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""
@@ -180,18 +238,21 @@ class StudyRuns:
             MLFLOW_RUN_NAME: record.name,
             TRIAL: record.name,
             CHILD_OF: self._study_id,
-            "hylorada.arm": record.arm,
-            "hylorada.stage": record.stage,
-            "hylorada.search": str(record.search),
+            **origin(),
         }
-        if record.block is not None:
-            tags["hylorada.block"] = str(record.block)
         first = record.reports[0] if record.reports else None
         started = first.time - int(1000 * first.seconds) if first and first.time else None
         run = self.client.create_run(self._experiment, start_time=started, tags=tags)
         child = self._children[record.name] = _child(run)
         child.logged, child.fresh = -1, True
         return child
+
+    def _mark_winner(self, trial: str) -> None:
+        """Mark a search trial whose configuration is trained again on fresh seeds."""
+        child = self._children.get(trial)
+        if child is not None and not child.won:
+            self.client.set_tag(child.id, _WINNER, trial)
+            child.won = True
 
     def _reopen(self, child: _Child) -> None:
         self.client.update_run(child.id, status="RUNNING")
@@ -201,14 +262,16 @@ class StudyRuns:
             child.closed_by = None
 
     def _describe(self, child: _Child, record: Record) -> None:
-        self._log_config(child, record)
-        values = {**record.adapter, **record.training, "arm": record.arm, "seed": record.seed}
-        fresh, changed = new_and_changed(self._params(child), values)
-        tags = {_HASH: hash_of({"adapter": record.adapter, "training": record.training})}
-        if record.params:
-            tags["hylorada.searched"] = ",".join(record.params)
-        # MLflow writes tags last, so the hash marks the description as complete.
-        self.client.log_batch(child.id, params=fresh, tags=[*changed, *tags_of(tags)])
+        fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
+        # The whole configuration, because long parameters are cut.
+        config = {f: getattr(record, f) for f in fields}
+        upload_json(self.client.tracking_uri, child.artifacts, "config.json", config)
+        read = ("train", "validation", "test") if record.stage == "confirm" else _SEARCHED
+        if inputs := [self._inputs[split] for split in read if split in self._inputs]:
+            self.client.log_inputs(child.id, inputs)
+        fresh, changed = new_and_changed(self._params(child), trial_params(record))
+        tags = tags_of(trial_tags(record))
+        self.client.log_batch(child.id, params=fresh, tags=[*changed, *tags])
         child.described = True
 
     def _params(self, child: _Child) -> Mapping[str, str]:
@@ -222,19 +285,22 @@ class StudyRuns:
         if report.step <= child.logged:
             return
         if child.logged < 0:
+            uri = self.client.tracking_uri
+            upload_json(uri, child.artifacts, "applied.json", report.applied)
             fresh, changed = new_and_changed(self._params(child), {"parameters": report.parameters})
-            applied = tags_of({f"applied.{k}": v for k, v in report.applied.items()})
-            self.client.log_batch(child.id, params=fresh, tags=[*changed, *applied])
+            self.client.log_batch(child.id, params=fresh, tags=changed)
         # Use the report's timestamp, not the current time: MLflow deduplicates identical
         # (key, timestamp, step, value), so a retry is safe.
-        metrics = report_metrics(report, report.time or child.started, first=child.logged < 0)
-        for start in range(0, len(metrics), _BATCH):
-            self.client.log_batch(child.id, metrics=metrics[start : start + _BATCH])
+        metrics = report_metrics(report, report.time or child.started)
+        self.client.log_batch(child.id, metrics=metrics)
         child.logged = report.step
 
     def _close(self, child: _Child, record: Record) -> None:
-        if any(r.boundaries for r in record.reports):
-            self._log_boundaries(child, record.reports)
+        files = boundary_files(record.reports, child.id)
+        for name, content in files.items():
+            upload_content(self.client.tracking_uri, child.artifacts, name, content)
+        if files:
+            self.client.set_tag(child.id, MLFLOW_LOGGED_IMAGES, "True")
         if record.reason:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:
@@ -249,34 +315,6 @@ class StudyRuns:
         # The state comes last: it marks the run as complete.
         self.client.set_tag(child.id, STATE, record.state)
         child.status, child.state = status, record.state
-
-    def _log_boundaries(self, child: _Child, reports: Sequence[Report]) -> None:
-        steps = np.array([0, *(r.step for r in reports)])
-        positions = np.array([reports[0].start_boundaries, *(r.boundaries for r in reports)])
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "boundaries.npz"
-            np.savez(path, steps=steps, positions=positions)
-            self._upload(child.artifacts, path)
-
-    def _log_config(self, child: _Child, record: Record) -> None:
-        """Store the whole configuration of a trial as a file: long parameters are cut."""
-        fields = ("arm", "stage", "seed", "data_seed", "params", "adapter", "training")
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "config.json"
-            values = {f: getattr(record, f) for f in fields}
-            path.write_text(json.dumps(values, indent=1), encoding="utf-8")
-            self._upload(child.artifacts, path)
-
-    def _upload(self, artifacts: str, path: Path, folder: str = "") -> None:
-        """Add a file to a run's artifacts.
-
-        `MlflowClient.log_artifact` is not used: it would cache a thread pool for each of up to
-        1,024 runs, and the former location of a run whose artifacts have moved.
-        """
-        uri = self.client.tracking_uri
-        place = add_databricks_profile_info_to_artifact_uri(artifacts, uri)  # type: ignore[no-untyped-call]
-        repository: Any = get_artifact_repository(place, tracking_uri=uri)
-        repository.log_artifact(str(path), folder or None)
 
     def run_ids(self) -> Mapping[str, str]:
         """Return the id of each trial's run that is known, by name of the trial."""
@@ -327,5 +365,6 @@ def _child(run: Run) -> _Child:
         status=run.info.status,
         state=tags.get(STATE),
         closed_by=tags.get(CLOSED_BY),
-        described=_HASH in tags,
+        won=_WINNER in tags,
+        described=is_described(tags),
     )

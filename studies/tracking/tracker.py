@@ -29,8 +29,8 @@ class Tracker(Protocol):
     def read(self) -> object:
         """Read which runs the service holds; calls whose answer was lost may have created some."""
 
-    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Store what the study runs on as tags and parameters of the parent run."""
+    def describe(self, provenance: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Store what the study runs on: provenance and parameters of the parent run."""
 
     def update(self, record: Record) -> None:
         """Create a record's run if needed, and bring it up to date, including its end."""
@@ -44,13 +44,20 @@ class Tracker(Protocol):
             status: ``KILLED`` or ``FAILED``.
         """
 
-    def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
-        """Store files and metrics of the whole study, and end the parent run.
+    def finish(
+        self,
+        files: Mapping[Path, str],
+        metrics: Mapping[str, float],
+        time: int,
+        description: str = "",
+    ) -> None:
+        """Store files, metrics and description of the whole study, and end the parent run.
 
         Args:
             files: The folder among the parent's artifacts for each file; missing files are skipped.
             metrics: Metrics of the parent run.
             time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
+            description: The study's answer in Markdown; empty if there is none.
         """
 
     def run_ids(self) -> Mapping[str, str]:

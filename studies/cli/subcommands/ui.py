@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Serve the MLflow UI with all trials, curves and files of your studies, until Ctrl-C.
 
-Use it to look into single trials; the answer of a study is in its report.html.
+With the name of a study, the printed addresses lead to its trials and to its answer.
+Use it to look into single trials; the answer of a study is in its report.html, too.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "study", nargs="?", metavar="STUDY", help="name of a study that has been run"
+    )
     parser.add_argument(
         "--port",
         type=int,

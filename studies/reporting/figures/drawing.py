@@ -142,6 +142,13 @@ def svg_text(figure: Figure) -> str:
 
 
 @styled()
+def svg_on_paper(figure: Figure) -> bytes:
+    """Return a figure as an SVG file that is legible on a page of any theme."""
+    figure.set_facecolor(PAPER)
+    return _svg(figure).encode()
+
+
+@styled()
 def svg_file(figure: Figure) -> bytes:
     """Return a figure of a paper as an SVG file; equal figures give equal bytes."""
     _fit_to_paper(figure)

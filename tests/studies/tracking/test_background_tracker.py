@@ -31,8 +31,8 @@ class JsonLinesTracker:
     def read(self) -> None:
         self._write("read")
 
-    def describe(self, tags: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        self._write("describe", dict(tags), dict(params))
+    def describe(self, provenance: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        self._write("describe", dict(provenance), dict(params))
 
     def update(self, record: Record) -> None:
         self._write("update", record.name, record.step, record.state)
@@ -40,8 +40,14 @@ class JsonLinesTracker:
     def end(self, status: str) -> None:
         self._write("end", status)
 
-    def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
-        self._write("finish", list(files.values()), dict(metrics), time)
+    def finish(
+        self,
+        files: Mapping[Path, str],
+        metrics: Mapping[str, float],
+        time: int,
+        description: str = "",
+    ) -> None:
+        self._write("finish", list(files.values()), dict(metrics), time, description)
 
     def run_ids(self) -> Mapping[str, str]:
         return {}
@@ -98,8 +104,8 @@ def test_updates_are_sent_in_order(lines: JsonLinesTracker, said: list[str]) -> 
     record.state = "complete"
     tracker.catch_up([record])
     wait_until(lambda: tracker.pending == 0)
-    tracker.finish([record], {Path("report.html"): ""}, {"ppl": 2.0})
-    end = ["finish", [""], {"ppl": 2.0}, record.reports[-1].time]
+    tracker.finish([record], {Path("report.html"): ""}, {"ppl": 2.0}, description="**Better.**")
+    end = ["finish", [""], {"ppl": 2.0}, record.reports[-1].time, "**Better.**"]
     updated = ["update", "fixed-0000", 2, "complete"]
     assert lines.lines() == [
         ["describe", {"commit": "a"}, {"model": "tiny"}],

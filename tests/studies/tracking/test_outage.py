@@ -12,6 +12,7 @@ from mlflow_records import STATUS
 from mlflow_server import Server
 from study_runs import SMALL, Command, read_trials, run_cli, wait_until
 
+from studies.tracking.run_values import metric_name
 from studies.trials.records import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,7 +35,7 @@ def _check_equal(uri: str, folder: Path) -> None:
         for metric in record.reports[-1].metrics:
             kept = [
                 (m.step, m.value, m.timestamp)
-                for m in client.get_metric_history(run.info.run_id, metric)
+                for m in client.get_metric_history(run.info.run_id, metric_name(metric))
             ]
             assert kept == [
                 (r.step, r.metrics[metric], r.time) for r in record.reports if metric in r.metrics

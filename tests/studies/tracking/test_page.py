@@ -19,13 +19,21 @@ from study_runs import Command, wait_until
 
 from hylorada import InputError
 from studies.process.options import default_uri
+from studies.tracking import services
 from studies.tracking.experiment import open_runs
 from studies.tracking.page import _names, serve_page
 
 
 def _arguments(storage: Path, **changes: object) -> argparse.Namespace:
     return argparse.Namespace(
-        **{"storage": storage, "tracking_uri": None, "host": "127.0.0.1", "port": 1, **changes}
+        **{
+            "storage": storage,
+            "tracking_uri": None,
+            "host": "127.0.0.1",
+            "port": 1,
+            "study": None,
+            **changes,
+        }
     )
 
 
@@ -70,6 +78,31 @@ def test_page_of_a_server_is_its_own(tmp_path: Path) -> None:
         InputError, match=r"MLflow at http://\*\*\*@lab:5000 has its own web UI: open it"
     ):
         serve_page(_arguments(tmp_path, tracking_uri="http://ada:secret@lab:5000"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [
+        ("jsonl:runs", "tracking_uri 'jsonl:runs': MLflow no longer supports folders of files"),
+        ("htp://lab:5000", "tracking_uri 'htp://lab:5000' has an unknown scheme"),
+        ("databricks", "MLflow at databricks has its own web UI"),
+        ("sqlite:///{}/none.db", "no file .*none.db; run a study first"),
+    ],
+)
+def test_address_that_can_not_be_served_is_one_error(
+    tmp_path: Path, uri: str, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        serve_page(_arguments(tmp_path, tracking_uri=uri.format(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_another_service_are_not_mlflows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_SERVICES", {"jsonl": object()})
+    with pytest.raises(InputError, match="'jsonl:runs' is not MLflow's; `hylorada ui` shows runs"):
+        serve_page(_arguments(tmp_path, tracking_uri="jsonl:runs"))
 
 
 def test_damaged_database_is_not_served(tmp_path: Path) -> None:

@@ -3,51 +3,52 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report
+from mlflow_records import EXPERIMENT, Mlflow, count_writes, make_record, make_report
 
 from hylorada import InputError
 from studies.tracking.experiment import open_runs
 from studies.tracking.parent_run import close_abandoned
 from studies.tracking.run_values import boundary_metrics
-from studies.tracking.runs import StudyRuns
 from studies.trials.records import State
 
 # Raised by MLflow itself.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 
-def test_children_are_nested_and_described(store: Mlflow) -> None:
+def test_children_are_nested_and_described(store: Mlflow, tmp_path: Path) -> None:
     runs = store.runs("nested")
     runs.update(make_record(reports=[make_report(2)]))
     run = store.children(runs)["learnable-0000"]
     assert run.info.status == "RUNNING"
     assert run.data.params == {
-        "num_buckets": "4",
-        "target_modules": "None",
-        "learning_rate": "0.01",
         "arm": "learnable",
         "seed": "5",
+        "learning_rate": "0.01",
+        "method.num_buckets": "4",
+        "method.target_modules": "None",
         "parameters": "77",
     }
-    tags = {k: v for k, v in run.data.tags.items() if k.startswith(("hylorada", "applied"))}
+    tags = {k: v for k, v in run.data.tags.items() if k.startswith("hylorada")}
     assert tags == {
         "hylorada.trial": "learnable-0000",
         "hylorada.child_of": "nested",
         "hylorada.arm": "learnable",
         "hylorada.stage": "search",
         "hylorada.search": "0",
+        "hylorada.seed": "5",
         "hylorada.searched": "learning_rate,num_buckets",
-        "applied.max_positions": "16",
-        "applied.learning_rate": "0.01",
+        "hylorada.form": "2",
     }
+    path = store.client.download_artifacts(run.info.run_id, "applied.json", str(tmp_path))
+    applied = json.loads(Path(path).read_text())
+    assert applied == {"max_positions": 16, "learning_rate": 0.01}
     assert store.client.get_run(runs.parent).data.tags["mlflow.runName"] == EXPERIMENT
 
 
-def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: Mlflow) -> None:
+def test_metrics_are_series_in_optimizer_steps(store: Mlflow) -> None:
     runs = store.runs("series")
     record = make_record()
     for step, nll in ((2, 3.5), (4, 3.25), (8, 3.0)):
@@ -56,20 +57,29 @@ def test_metrics_and_boundaries_are_series_in_optimizer_steps(store: Mlflow) -> 
     run = store.children(runs)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.5), (4, 3.25), (8, 3.0)]
     assert store.series(run, "time/trial_seconds") == [(2, 0.5), (4, 1.0), (8, 2.0)]
-    assert store.series(run, "boundary/001") == [(0, 1.0), (2, 3.0), (4, 5.0), (8, 9.0)]
-    assert store.series(run, "boundary/002") == [(step, 4.0) for step in (0, 2, 4, 8)]
-    assert store.series(run, "boundary/outside") == [(2, 0.0), (4, 0.0), (8, pytest.approx(1 / 3))]
+    outside = [(2, 0.0), (4, 0.0), (8, pytest.approx(1 / 3))]
+    assert store.series(run, "train_detail/boundary_outside") == outside
+
+
+def test_the_loss_of_a_split_is_its_first_chart(store: Mlflow) -> None:
+    """MLflow draws one chart for each metric, and sorts sections and charts by name."""
+    figures = ("bits_per_byte", "lim_ppl", "nll", "ppl", "ppl_bin_0", "ppl_middle")
+    metrics = {f"{split}/{f}": 1.0 for split in ("eval", "test") for f in figures}
+    runs = store.runs("sorted")
+    runs.update(make_record(reports=[make_report(2, metrics={"train/nll": 2.0, **metrics})]))
+    shown = sorted(store.children(runs)["learnable-0000"].data.metrics)
+    assert shown[:2] == ["eval/nll", "eval/ppl"]
+    sections = list(dict.fromkeys(name.partition("/")[0] for name in shown))
+    details = ["eval", "eval_detail", "test", "test_detail", "time", "train", "train_detail"]
+    assert sections == details
+    assert len(shown) == 2 * len(figures) + 1 + 1 + 3
 
 
 def test_boundary_metrics_are_in_token_positions() -> None:
     metrics = boundary_metrics(make_report(8))
-    assert {k: metrics[k] for k in ("boundary/001", "boundary/002", "boundary/003")} == {
-        "boundary/001": 9.0,
-        "boundary/002": 4.0,
-        "boundary/003": 17.0,
-    }
-    assert metrics["boundary/shift"] == pytest.approx((8 + 0 + 8) / 3)
-    assert boundary_metrics(make_report(2))["boundary/min_gap"] == 1.0  # the gaps are 3, 1, 7 and 5
+    assert metrics["train_detail/boundary_shift"] == pytest.approx((8 + 0 + 8) / 3)
+    # At step 2 the gaps are 3, 1, 7 and 5.
+    assert boundary_metrics(make_report(2))["train_detail/boundary_min_gap"] == 1.0
     assert boundary_metrics(make_report(2, boundaries=(), start_boundaries=())) == {}
 
 
@@ -108,7 +118,6 @@ def test_reopening_repeats_nothing_and_fills_in_what_is_missing(store: Mlflow) -
     assert second.parent == first.parent
     run = store.children(second)[record.name]
     assert store.series(run, "eval/nll") == [(2, 3.0), (4, 3.0), (6, 3.0)]
-    assert [step for step, _ in store.series(run, "boundary/001")] == [0, 2, 4, 6]
 
 
 def test_reopening_repeats_no_report_without_a_loss(store: Mlflow) -> None:
@@ -119,7 +128,6 @@ def test_reopening_repeats_no_report_without_a_loss(store: Mlflow) -> None:
         runs.update(record)
     run = store.children(runs)[record.name]
     assert store.series(run, "time/trial_seconds") == [(3, 0.75)]
-    assert [step for step, _ in store.series(run, "boundary/001")] == [0, 3]
 
 
 def test_reopening_describes_a_run_that_a_crash_left_bare(
@@ -144,26 +152,11 @@ def test_what_has_ended_is_left_as_it_is(store: Mlflow) -> None:
         runs.update(record)
     late.reports, late.state = [make_report(2)], "pruned"
     runs = store.runs("ended once")
-    writes = _count_writes(runs)
+    writes = count_writes(runs)
     runs.update(done)
     assert writes == []
     runs.update(late)
     store.check_whole(runs, [done, late])
-
-
-def _count_writes(runs: StudyRuns) -> list[str]:
-    """Return a list of the client's calls, which grows with each further call."""
-    calls: list[str] = []
-
-    class Recording:
-        def __getattr__(self, name: str) -> object:
-            calls.append(name)
-            return getattr(client, name)
-
-    client = runs.client
-    recording: Any = Recording()
-    runs.client = recording
-    return calls
 
 
 def test_an_earlier_end_gives_way_to_the_true_one(store: Mlflow) -> None:
@@ -177,8 +170,10 @@ def test_an_earlier_end_gives_way_to_the_true_one(store: Mlflow) -> None:
     run = store.children(runs)[record.name]
     assert (run.info.status, run.data.tags["hylorada.state"]) == ("KILLED", "pruned")
     assert [a.path for a in store.client.list_artifacts(run.info.run_id)] == [
+        "applied.json",
         "boundaries.npz",
         "config.json",
+        "images",
     ]
 
 
@@ -261,7 +256,7 @@ def test_whole_configuration_is_kept_and_told_apart(store: Mlflow, tmp_path: Pat
             make_record(f"fixed-{i:04d}", adapter={"target_modules": [*names, last]}, seed=i)
         )
     children = store.children(runs)
-    shown = {r.data.params["target_modules"] for r in children.values()}
+    shown = {r.data.params["method.target_modules"] for r in children.values()}
     assert len(shown) == 1  # all are cut at the same place
     hashes = [children[f"fixed-{i:04d}"].data.tags["config_hash"] for i in range(3)]
     assert hashes[0] != hashes[1] == hashes[2]
@@ -325,18 +320,15 @@ def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflo
     assert "hylorada.not_finite" not in data.tags
 
 
-def test_more_boundaries_than_mlflow_takes_at_once(store: Mlflow) -> None:
+def test_a_thousand_boundaries_are_one_picture_and_three_charts(store: Mlflow) -> None:
     many = tuple(float(i) for i in range(1, 1400))
+    boundaries = {"boundaries": many, "start_boundaries": many, "applied": {"max_positions": 1400}}
     runs = store.runs("many")
-    record = make_record(
-        reports=[
-            make_report(2, boundaries=many, start_boundaries=many, applied={"max_positions": 1400})
-        ]
-    )
-    runs.update(record)
-    run = store.children(runs)[record.name]
-    assert store.series(run, "boundary/1399") == [(0, 1399.0), (2, 1399.0)]
-    assert sum(k.startswith("boundary/") for k in run.data.metrics) == 1399 + 3
+    runs.update(make_record(state="complete", reports=[make_report(2, **boundaries)]))
+    run = store.children(runs)["learnable-0000"]
+    assert sum("boundar" in name for name in run.data.metrics) == 3
+    pictures = store.client.list_artifacts(run.info.run_id, "images")
+    assert sorted(Path(p.path).suffix for p in pictures) == [".png", ".webp"]
 
 
 def test_long_values_are_cut_visibly(store: Mlflow) -> None:
@@ -345,18 +337,18 @@ def test_long_values_are_cut_visibly(store: Mlflow) -> None:
     record = make_record(adapter={"target_modules": names}, params=dict.fromkeys(names, 1))
     runs.update(record)
     data = store.children(runs)[record.name].data
-    for shown in (data.params["target_modules"], data.tags["hylorada.searched"]):
+    for shown in (data.params["method.target_modules"], data.tags["hylorada.searched"]):
         assert len(shown) == 500
         assert shown.endswith("…")
 
 
 def test_describe_keeps_what_has_changed_beside_what_was(store: Mlflow) -> None:
-    store.runs("described").describe({"commit": "a"}, {"trials": 2, "model": "tiny"})
+    store.runs("described").describe({}, {"trials": 2, "model": "tiny"})
     runs = store.runs("described")
-    runs.describe({"commit": "b"}, {"trials": 3, "model": "tiny", "seeds": 5})
+    runs.describe({}, {"trials": 3, "model": "tiny", "seeds": 5})
     data = store.client.get_run(runs.parent).data
     assert data.params == {"trials": "2", "model": "tiny", "seeds": "5"}
-    assert (data.tags["commit"], data.tags["resumed.trials"]) == ("b", "3")
+    assert data.tags["resumed.trials"] == "3"
     assert "resumed.model" not in data.tags
 
 

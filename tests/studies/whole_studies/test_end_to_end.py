@@ -97,7 +97,7 @@ def test_run_mlflow_statuses_are_truthful(finished: FinishedStudy) -> None:
     assert {c.info.status for c in children.values()} >= {"FINISHED", "KILLED"}
 
 
-def test_run_mlflow_holds_ppl_and_every_boundary_as_series(finished: FinishedStudy) -> None:
+def test_run_mlflow_holds_ppl_and_boundaries_as_one_picture(finished: FinishedStudy) -> None:
     client = MlflowClient(finished.uri)
     _, children = runs(finished)
     for name, child in children.items():
@@ -107,12 +107,30 @@ def test_run_mlflow_holds_ppl_and_every_boundary_as_series(finished: FinishedStu
         assert [m.value for m in series] == [
             math.exp(r.metrics["eval/nll"]) for r in record.reports
         ]
-        boundaries = sorted(m for m in child.data.metrics if m.startswith("boundary/0"))
-        wanted = record.adapter["num_buckets"] - 1 if record.arm == "learnable" else 0
-        assert boundaries == [f"boundary/{i:03d}" for i in range(1, wanted + 1)]
-        for key in boundaries:
-            steps = [m.step for m in client.get_metric_history(child.info.run_id, key)]
-            assert steps == [0, *(r.step for r in record.reports)]
+        assert not [m for m in child.data.metrics if m.startswith("boundary/")]
+        pictures = [p.path for p in client.list_artifacts(child.info.run_id, "images")]
+        assert len(pictures) == (2 if record.arm == "learnable" else 0)  # with its preview
+        assert ("mlflow.loggedImages" in child.data.tags) == (record.arm == "learnable")
+
+
+def test_run_mlflow_shows_the_answer(finished: FinishedStudy) -> None:
+    client = MlflowClient(finished.uri)
+    parent, children = runs(finished)
+    results = read_results(finished.folder / "results.json")
+    note = parent.data.tags["mlflow.note.content"].replace("\\", "")
+    for sentence in results.verdict.split(". ")[:2]:
+        assert sentence.split(";")[0] in " ".join(note.split())
+    for c in results.comparisons:
+        assert f"| {c.arm} vs {c.reference} | {c.change:+z.2f} % [{c.low:+z.2f}, " in note
+        name = f"test/change_{c.arm}_vs_{c.reference}"
+        stored = [parent.data.metrics[f"{name}_{k}"] for k in ("percent", "low", "high", "p")]
+        assert stored == [c.change, c.low, c.high, c.p_value]
+    contexts = [i.tags[0].value for i in parent.inputs.dataset_inputs]
+    assert sorted(contexts) == ["base", "test", "train", "validation"]
+    figures = [f.path for f in client.list_artifacts(parent.info.run_id, "figures")]
+    assert "figures/01-comparisons.svg" in figures
+    won = {n for n, c in children.items() if c.data.tags.get("hylorada.winner") == n}
+    assert won == {arm.trial for arm in results.arms}
 
 
 def test_run_optuna_states_are_truthful(finished: FinishedStudy) -> None:
@@ -146,8 +164,9 @@ def test_run_applies_every_proposed_parameter(finished: FinishedStudy) -> None:
                 if isinstance(value, float)
                 else applied[key] == value
             )
+        names = {k: f"method.{k}" if k in record.adapter else k for k in proposed}
         shown = children[trial["name"]].data.params
-        assert {k: shown[k] for k in proposed} == {k: str(v) for k, v in proposed.items()}
+        assert {k: shown[names[k]] for k in proposed} == {k: str(v) for k, v in proposed.items()}
 
 
 def test_run_results_are_recomputed_from_stored_losses(finished: FinishedStudy) -> None:

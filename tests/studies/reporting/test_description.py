@@ -1,0 +1,66 @@
+"""A study's answer in Markdown, and its figures as files."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from finished_folder import WIDE, write_finished
+
+from studies.analysis.comparisons import Comparison
+from studies.analysis.results import ArmResult, Results, load_records, read_results
+from studies.files.folder_files import stored_study
+from studies.reporting.description import describe, figure_files
+from studies.spec.study import Study
+
+
+def _read(folder: Path) -> tuple[Results, Study]:
+    study = Study.from_dict(stored_study(folder / "study.json"))
+    return read_results(folder / "results.json"), study
+
+
+def test_answer_comes_first_and_every_change_has_its_interval(tmp_path: Path) -> None:
+    results, study = _read(write_finished(tmp_path, name="own", gap=0.05))
+    text = describe(results, study)
+    assert text.startswith("**Width makes perplexity worse.**  \n")
+    (c,) = results.comparisons
+    assert c.change == pytest.approx(100 * (np.exp(0.05) - 1))
+    row = (
+        f"| {WIDE} vs fixed | {c.change:+.2f} % \\[{c.low:+.2f}, {c.high:+.2f}\\] | {c.p_holm:.2g}"
+    )
+    assert f"{row} | worse |" in text.splitlines()
+    assert [line.count("|") for line in text.splitlines() if line.startswith("| fixed")] == [7]
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    hostile = " <img src=x> [a](b) `c` | \x1b"
+    results, study = _read(write_finished(tmp_path, name="own", hostile=hostile))
+    text = describe(results, study)
+    assert "\\<img src=x\\> \\[a\\](b) \\`c\\` \\| \\\\x1b" in text
+
+
+def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
+    results, study = _read(write_finished(tmp_path, name="own"))
+    arm, change = results.arms[0], results.comparisons[0]
+    many = _many(arm, change, 40)
+    text = describe(Results(**{**results.__dict__, **many}), study)
+    assert text.count("\n| arm-") < 40
+    assert text.count("more in the report") == 2
+
+
+def _many(arm: ArmResult, change: Comparison, count: int) -> dict[str, Any]:
+    arms = tuple(ArmResult(**{**arm.__dict__, "arm": f"arm-{i}"}) for i in range(count))
+    pairs = ({"arm": f"arm-{i}", "reference": "arm-0"} for i in range(1, count))
+    changes = tuple(Comparison(**{**change.__dict__, **pair}) for pair in pairs)
+    return {"arms": arms, "comparisons": changes}
+
+
+def test_figures_are_files_on_their_own_background(tmp_path: Path) -> None:
+    folder = write_finished(tmp_path, name="own")
+    results, study = _read(folder)
+    files = figure_files(results, load_records(folder), study, folder)
+    assert next(iter(files)) == "01-comparisons.svg"
+    for content in files.values():
+        assert ET.fromstring(content).tag.endswith("svg")
+        assert b"#fdfdfc" in content
