@@ -223,7 +223,8 @@ class StudyRuns:
         if tags := note_tags(parent.data.tags, text):
             self.client.log_batch(self.parent, tags=[RunTag(k, v) for k, v in tags.items()])
         known = self.client.get_experiment(self._experiment).tags
-        self._tag_experiment(note_tags(known, text))
+        # Above the table of runs, the page shows one line.
+        self._tag_experiment(note_tags(known, text.replace("  \n", "\n\n", 1)))
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""

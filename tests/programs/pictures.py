@@ -10,15 +10,16 @@ import signal
 import socket
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from browser import Browser, browser
 from mlflow import MlflowClient
-from study_runs import Command, run_cli
+from study_runs import Command, run_cli, wait_until
 
 from studies.tracking.shown.descriptions import TRAINING
 
@@ -34,6 +35,12 @@ SHORT = (
     "--set=test_blocks=60",
 )
 _SIZE = (1500, 1000)
+_SCROLL = """
+const title = [...document.querySelectorAll('*')].findLast(
+  e => e.childElementCount === 0 && e.textContent.trim().startsWith('train_detail'));
+title.scrollIntoView();
+return new Promise(done => setTimeout(done, 4000));
+"""
 _COMPARED = 6  # runs on the page that compares
 
 
@@ -57,10 +64,17 @@ def served(storage: Path, name: str = NAME) -> Iterator[Pages]:
         assert command.stdout is not None
         lines = [command.stdout.readline() for _ in range(2)]
         trials, answer = (re.sub("^.*?: ", "", line).strip() for line in lines)
+        wait_until(lambda: _answers(port))
         yield _pages(trials, answer, f"sqlite:///{storage / 'mlflow.db'}", name)
     finally:
         command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+        return bool(answer.status == 200)
+    return False
 
 
 def _pages(trials: str, answer: str, uri: str, name: str) -> Pages:
@@ -93,6 +107,9 @@ def _drawn(window: Browser, pages: Pages, output: Path, name: str) -> Iterator[t
     for page, text in awaited.items():
         yield page, window.open(getattr(pages, page), text)
         window.picture(output / f"{page}.png")
+    yield "boundaries", window.open(pages.run, "eval")
+    window.run(_SCROLL)
+    window.picture(output / "boundaries.png")
 
 
 def main() -> None:
