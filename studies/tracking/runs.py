@@ -12,7 +12,6 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, LifecycleStage, Metric, Run, RunTag, ViewType
 from mlflow.utils.mlflow_tags import (
-    MLFLOW_LOGGED_IMAGES,
     MLFLOW_PARENT_RUN_ID,
     MLFLOW_RUN_NAME,
     MLFLOW_RUN_NOTE,
@@ -297,11 +296,8 @@ class StudyRuns:
         child.logged = report.step
 
     def _close(self, child: _Child, record: Record) -> None:
-        files = boundary_files(record.reports, child.id)
-        for name, content in files.items():
+        for name, content in boundary_files(record.reports).items():
             upload_content(self.client.tracking_uri, child.artifacts, name, content)
-        if files:
-            self.client.set_tag(child.id, MLFLOW_LOGGED_IMAGES, "True")
         if record.reason:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:

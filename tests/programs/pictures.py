@@ -35,12 +35,6 @@ SHORT = (
     "--set=test_blocks=60",
 )
 _SIZE = (1500, 1000)
-_SCROLL = """
-const title = [...document.querySelectorAll('*')].findLast(
-  e => e.childElementCount === 0 && e.textContent.trim().startsWith('train_detail'));
-title.scrollIntoView();
-return new Promise(done => setTimeout(done, 4000));
-"""
 _COMPARED = 6  # runs on the page that compares
 
 
@@ -107,9 +101,6 @@ def _drawn(window: Browser, pages: Pages, output: Path, name: str) -> Iterator[t
     for page, text in awaited.items():
         yield page, window.open(getattr(pages, page), text)
         window.picture(output / f"{page}.png")
-    yield "boundaries", window.open(pages.run, "eval")
-    window.run(_SCROLL)
-    window.picture(output / "boundaries.png")
 
 
 def main() -> None:
