@@ -1,5 +1,6 @@
 """A study's answer in Markdown, and its figures as files, for the page of a tracking service."""
 
+import html
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,4 +92,5 @@ def _table(sheet: Sheet) -> str:
 
 def _plain(text: str) -> str:
     """Return a text on one line in which Markdown and HTML find nothing to interpret."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+    escaped = re.sub(r"([\\`*_\[\]|#])", r"\\\1", one_line(text))
+    return html.escape(escaped, quote=False)

@@ -12,7 +12,6 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, LifecycleStage, Metric, Run, RunTag, ViewType
 from mlflow.utils.mlflow_tags import (
-    MLFLOW_LOGGED_IMAGES,
     MLFLOW_PARENT_RUN_ID,
     MLFLOW_RUN_NAME,
     MLFLOW_RUN_NOTE,
@@ -223,7 +222,8 @@ class StudyRuns:
         if tags := note_tags(parent.data.tags, text):
             self.client.log_batch(self.parent, tags=[RunTag(k, v) for k, v in tags.items()])
         known = self.client.get_experiment(self._experiment).tags
-        self._tag_experiment(note_tags(known, text))
+        # Above the table of runs, the page shows one line.
+        self._tag_experiment(note_tags(known, text.replace("  \n", "\n\n", 1)))
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""
@@ -296,11 +296,8 @@ class StudyRuns:
         child.logged = report.step
 
     def _close(self, child: _Child, record: Record) -> None:
-        files = boundary_files(record.reports, child.id)
-        for name, content in files.items():
+        for name, content in boundary_files(record.reports).items():
             upload_content(self.client.tracking_uri, child.artifacts, name, content)
-        if files:
-            self.client.set_tag(child.id, MLFLOW_LOGGED_IMAGES, "True")
         if record.reason:
             self.client.set_tag(child.id, _REASON, record.reason[:5000])
         if record.restarts:

@@ -10,15 +10,16 @@ import signal
 import socket
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from browser import Browser, browser
 from mlflow import MlflowClient
-from study_runs import Command, run_cli
+from study_runs import Command, run_cli, wait_until
 
 from studies.tracking.shown.descriptions import TRAINING
 
@@ -57,10 +58,17 @@ def served(storage: Path, name: str = NAME) -> Iterator[Pages]:
         assert command.stdout is not None
         lines = [command.stdout.readline() for _ in range(2)]
         trials, answer = (re.sub("^.*?: ", "", line).strip() for line in lines)
+        wait_until(lambda: _answers(port))
         yield _pages(trials, answer, f"sqlite:///{storage / 'mlflow.db'}", name)
     finally:
         command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+        return bool(answer.status == 200)
+    return False
 
 
 def _pages(trials: str, answer: str, uri: str, name: str) -> Pages:

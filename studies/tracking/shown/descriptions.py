@@ -22,25 +22,18 @@ _NOTE_HASH = "hylorada.note"  # of the description as it was written here
 _LONGEST_NOTE = 4900  # characters; some servers take 5,000 in a tag of an experiment
 _SPLITS = ("train", "validation", "test")
 _BASE = "base"  # context of the base among the inputs
-VIEW = "hylorada"  # name of the view of an experiment that shows the trials as a table
-_VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
-# Columns and their widths in pixels; the page orders them by kind and name.
-_COLUMNS = {
-    "metrics.`eval/ppl`": 110,
-    "metrics.`test/ppl`": 110,
-    "params.`learning_rate`": 120,
-    "tags.`hylorada.arm`": 120,
-    "tags.`hylorada.stage`": 120,
-    "tags.`hylorada.search`": 130,
-    "tags.`hylorada.winner`": 150,
-}
+_VIEW = "hylorada"  # name of the view of an experiment that shows the trials as a table
+_VIEW_TAG = f"mlflow.sharedViewState.{_VIEW}"
+_COLUMNS = (
+    *("metrics.`test/ppl`", "metrics.`eval/ppl`", "params.`learning_rate`"),
+    *(f"tags.`hylorada.{tag}`" for tag in ("arm", "stage", "search", "winner")),
+)
 # Of all trials, those on fresh seeds come first, the best of them at the top.
 _TRIALS = {
     "searchFilter": "tags.`hylorada.trial` LIKE '%'",
     "orderByKey": "metrics.`test/ppl`",
     "orderByAsc": True,
-    "selectedColumns": list(_COLUMNS),
-    "columnWidths": _COLUMNS,
+    "selectedColumns": _COLUMNS,
 }
 # Experiments of other kinds open on traces of language-model applications.
 EXPERIMENT_TAGS = {
@@ -109,7 +102,7 @@ def note_tags(known: Mapping[str, str], text: str) -> dict[str, str]:
 
 def trials_view(tags: Mapping[str, str]) -> str:
     """Return the query that opens an experiment on its trials, as far as its tags allow."""
-    view = f"&viewStateShareKey={VIEW}" if _VIEW_TAG in tags else ""
+    view = f"&viewStateShareKey={_VIEW}" if _VIEW_TAG in tags else ""
     return f"{TRAINING}{view}"
 
 

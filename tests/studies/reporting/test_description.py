@@ -37,7 +37,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     hostile = " <img src=x> [a](b) `c` | \x1b"
     results, study = _read(write_finished(tmp_path, name="own", hostile=hostile))
     text = describe(results, study)
-    assert "\\<img src=x\\> \\[a\\](b) \\`c\\` \\| \\\\x1b" in text
+    assert "&lt;img src=x&gt; \\[a\\](b) \\`c\\` \\| \\\\x1b" in text
 
 
 def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
