@@ -22,8 +22,8 @@ class Jobs:
         if not self.names:
             return None
         name = self.names.pop(0)
-        seeds = {"seed": 0, "data_seed": 0}
-        return Job(name=name, adapter={}, training={}, report_steps=(1,), folder="", **seeds), 0
+        fields = {"adapter": {}, "training": {}, "report_steps": [1], "folder": ""}
+        return Job.from_dict({"name": name, "seed": 0, "data_seed": 0, **fields}), 0
 
     def on_report(self, name: str, report: Report) -> bool:
         return False
@@ -86,9 +86,12 @@ def test_job_that_arrives_after_the_last_is_suggested() -> None:
 
 def test_check_is_called_once_a_second(now: list[float]) -> None:
     calls: list[float] = []
-    jobs = Jobs()
-    judge = _Judge(jobs, lambda _: None, lambda: bool(calls.append(now[0])))
-    stopper = _Stopper(judge)
+
+    def check() -> bool:
+        calls.append(now[0])
+        return False
+
+    stopper = _Stopper(_Judge(Jobs(), lambda _: None, check))
     for now[0] in (100.0, 100.4, 100.9, 101.0, 101.5, 102.25):
         assert not stopper.stop_all()
     assert calls == [100.0, 101.0, 102.25]

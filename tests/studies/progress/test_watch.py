@@ -68,7 +68,7 @@ def test_watching_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.Monkey
         store.finish(record.name, "complete")
         store.close()
 
-    monkeypatch.setattr(watch.time, "sleep", pause)
+    monkeypatch.setattr("studies.progress.watch.time.sleep", pause)
     console = Console(file=io.StringIO(), width=200)
     view = watch_study(tmp_path / "made", console)
     assert isinstance(console.file, io.StringIO)
