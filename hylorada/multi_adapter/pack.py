@@ -100,7 +100,7 @@ class _Pass:
         if modules := self._landmarks(NormLandmark):
             masks = landmark_masks(self.adapters, modules)
             hidden = mix_at_norm(modules, hidden, self.positions, self.tokens, masks)
-        if own := self._landmarks(CustomLandmark):
+        if own := self._landmarks(CustomLandmark):  # type: ignore[type-abstract]
             masks = landmark_masks(self.adapters, own)
             hidden = mix_custom(own, hidden, self.positions, self.tokens, masks)
         return None if hidden is before else hidden

@@ -36,6 +36,14 @@ def lines(axes: Axes, marker: str) -> list[Line2D]:
     return [line for line in axes.get_lines() if line.get_marker() == marker]
 
 
+def xs(line: Line2D) -> list[float]:
+    return [float(x) for x in np.atleast_1d(np.asarray(line.get_xdata(), dtype=float))]
+
+
+def ys(line: Line2D) -> list[float]:
+    return [float(y) for y in np.atleast_1d(np.asarray(line.get_ydata(), dtype=float))]
+
+
 def search_trials(results: StudyResults, arm: str) -> list[Record]:
     return [r for r in results.records.values() if (r.stage, r.arm) == ("search", arm)]
 
@@ -44,9 +52,9 @@ def test_forest_shows_each_change_and_its_interval(results: StudyResults, ax: Ax
     assert results.plot_forest(ax) is ax
     (stored,) = results.results.comparisons
     (diamond,), (seeds,) = lines(ax, "D"), lines(ax, "o")
-    assert diamond.get_xdata() == pytest.approx([stored.change])
-    assert list(seeds.get_xdata()) == pytest.approx(stored.by_seed)
-    assert [stored.low, stored.high] in [list(line.get_xdata()) for line in ax.get_lines()]
+    assert xs(diamond) == pytest.approx([stored.change])
+    assert xs(seeds) == pytest.approx(stored.by_seed)
+    assert [stored.low, stored.high] in [xs(line) for line in ax.get_lines()]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["fixed vs baseline"]
 
 
@@ -58,14 +66,14 @@ def test_tuning_shows_the_mean_over_all_orders_of_the_trials(
         complete = [r.state == "complete" for r in search_trials(results, arm)]
         nll = [r.nll if r.nll is not None else np.inf for r in search_trials(results, arm)]
         orders = list(permutations(np.where(complete, nll, np.inf)))
-        for count, ppl in zip(line.get_xdata(), line.get_ydata(), strict=True):
+        for count, ppl in zip(xs(line), ys(line), strict=True):
             best = [b for order in orders if np.isfinite(b := min(order[: int(count)]))]
             assert np.log(ppl) == pytest.approx(np.mean(best))
 
 
 def test_curves_show_every_report(results: StudyResults, ax: Axes) -> None:
     results.plot_curves("baseline", ax)
-    drawn = {tuple(line.get_ydata()) for line in lines(ax, ".")}
+    drawn = {tuple(ys(line)) for line in lines(ax, ".")}
     assert drawn == {
         tuple(report.metrics["eval/ppl"] for report in trial.reports)
         for trial in search_trials(results, "baseline")
@@ -90,7 +98,7 @@ def test_boundaries_show_start_and_end_of_every_run(results: StudyResults, ax: A
     vars(moved)["records"] = learned
     moved.plot_boundaries(ax=ax)
     ends = [r.reports[-1].boundaries for r in learned.values() if r.reports[-1].boundaries]
-    drawn = [tuple(line.get_xdata()) for line in lines(ax, "o")]
+    drawn = [tuple(xs(line)) for line in lines(ax, "o")]
     assert len(ends) == results.study.seeds
     assert drawn == [positions for end in ends for positions in ((8.0, 16.0), end)]
 
@@ -98,7 +106,8 @@ def test_boundaries_show_start_and_end_of_every_run(results: StudyResults, ax: A
 def test_without_axes_there_is_a_new_figure_in_the_reports_style(results: StudyResults) -> None:
     before = dict(mpl.rcParams)
     axes = results.plot_forest()
-    assert axes.figure.number in pyplot.get_fignums()  # type: ignore[union-attr]
+    assert axes.get_figure(root=True) is pyplot.gcf()
+    assert len(pyplot.get_fignums()) == 1
     assert not axes.spines["top"].get_visible()
     assert dict(mpl.rcParams) == before
     pyplot.close("all")
