@@ -12,7 +12,7 @@ from typing import Any
 from hylorada import InputError, nearest
 from studies.api.definitions import definitions
 from studies.cli.options import study_options
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import planned_study
 from studies.files.paths import anywhere
 from studies.process.options import Options
 from studies.spec.fields import GRID_AXES
@@ -130,7 +130,7 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
     if stored is None:
         hint = nearest(name, [*known, *stored_names(args.storage)])
         raise InputError(f"unknown study {name!r}; {hint}")
-    return _matching(stored_study(stored / "study.json"), file, args.config)
+    return _matching(planned_study(stored / "study.json"), file, args.config)
 
 
 def _as_begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ def _as_begun(definition: Mapping[str, Any], folder: Path | None) -> Mapping[str
     """
     if folder is None:
         return definition
-    stored = stored_study(folder / "study.json")
+    stored = planned_study(folder / "study.json")
     if stored["definition"] != definition["definition"]:
         return definition
     if not stored["common"]["space"] and definition["common"]["space"]:

@@ -144,6 +144,10 @@ class Host:
 
         return await self._compute(check)
 
+    async def peak_memory(self) -> int:
+        """Return the peak memory so far in bytes, at once, also during a pass."""
+        return int(self._engine.peak_memory())
+
     async def find_seats(self, batch_size: int) -> int:
         """Return the pack size with the highest throughput on this device."""
         return await self._compute(self._engine.find_seats, batch_size)

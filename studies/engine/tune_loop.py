@@ -66,20 +66,25 @@ class _Proposer(_Local, Searcher):
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._returned: list[tuple[Job, int]] = []
-        self._waits = False  # whether the source has no job until a trial ends
+        # Number of handled results when the source had no job; None while it has some. Each further
+        # result may give it one.
+        self._waits: int | None = None
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of the next trial, None if none can start now, or ``FINISHED``."""
         # Our own limit, because Tune's is fixed at the start while nodes join and leave.
-        if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
+        waits = self._waits == self._judge.handled
+        if self._judge.fault is None and (waits or len(self._live) >= self._slots()):
             return None
         next_job = self._returned.pop if self._returned else self._source.next_job
         job_and_step = self._judge.keeping_faults(next_job)
         if self._judge.fault is not None:
             return Searcher.FINISHED
         if job_and_step is None:
-            self._waits = bool(self._live) and self._source.remaining() > 0
-            return None if self._waits else Searcher.FINISHED
+            if not self._live or not self._source.remaining():
+                return Searcher.FINISHED
+            self._waits = self._judge.handled
+            return None
         self._live[trial_id] = job, seen = job_and_step
         # The job goes as text, because Tune flattens, copies and keeps every config.
         return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
@@ -92,7 +97,7 @@ class _Proposer(_Local, Searcher):
         Tune gives up a trial whose process dies before the trial has started in it, which can
         happen to an idle process kept for reuse. Such a job is suggested again before all others.
         """
-        job_and_step, self._waits = self._live.pop(trial_id, None), False
+        job_and_step, self._waits = self._live.pop(trial_id, None), None
         if error and job_and_step is not None:
             self._returned.append(job_and_step)
 
@@ -109,6 +114,7 @@ class _Judge(_Local, FIFOScheduler):
     Attributes:
         fault: first exception of the driver's own work, or one that stops the study. It is kept,
             not raised: Tune would blame the trial and try again; :class:`_Stopper` ends the run.
+        handled: number of results that the source has got.
         resetting: Tune's trials that wait for an idle process to take over; the controller's own
             set.
     """
@@ -122,6 +128,7 @@ class _Judge(_Local, FIFOScheduler):
         self._source, self._free, self._check = source, free, check
         self._deaths: Counter[str] = Counter()
         self.fault: Exception | None = None
+        self.handled = 0
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Pass a result on, and return Tune's code for stopping or continuing the trial."""
@@ -156,8 +163,13 @@ class _Judge(_Local, FIFOScheduler):
                 self.fault = error
         return None
 
+    def check(self) -> None:
+        """Keep the exception of the run's own check as a fault, if it raises one."""
+        self.keeping_faults(self._check)
+
     def _take(self, name: str, result: Mapping[str, Any]) -> bool:
         self._check()
+        self.handled += 1
         if stopped := result.get("stopped"):
             raise StudyStopped(stopped)
         if failed := result.get("failed"):
@@ -179,7 +191,11 @@ class _Judge(_Local, FIFOScheduler):
 
 
 class _Stopper(_Local, tune.Stopper):
-    """A Tune stopper that ends the run as soon as the judge holds a fault."""
+    """A Tune stopper that ends the run as soon as the judge holds a fault.
+
+    Tune asks it in every turn of its loop, ten times a second or more, so it also sees that the
+    run's time is up while no trial reports.
+    """
 
     def __init__(self, judge: _Judge) -> None:
         self._judge = judge
@@ -189,6 +205,7 @@ class _Stopper(_Local, tune.Stopper):
 
     def stop_all(self) -> bool:
         """Return whether the judge holds a fault."""
+        self._judge.check()
         return self._judge.fault is not None
 
 

@@ -7,6 +7,7 @@ database in line with the trial files, or rebuilds it from them.
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -14,9 +15,11 @@ from filelock import Timeout
 
 from hylorada import InputError
 from studies.files.folder_files import (
+    PLANNED,
     STUDY,
     append_line,
     read_json,
+    stored_plan,
     stored_study,
     study_lock,
     write_atomically,
@@ -24,7 +27,7 @@ from studies.files.folder_files import (
 )
 from studies.spec.changes import changes, fewer
 from studies.spec.common_values import search_seeds
-from studies.spec.study import Study
+from studies.spec.study import GROWING, Study
 from studies.trials.explanations import read_explanations
 from studies.trials.integrity import check_seeds, incomplete_runs, seal_line
 from studies.trials.messages import CHECKPOINT, ERROR_LOG, LAST_SPLIT, Job, Report
@@ -54,16 +57,23 @@ class Store:
     Args:
         folder: Folder of the study.
         study: The study to run now.
+        plan: The study that it may grow to within this run (:meth:`grow`), which has larger counts;
+            None if it does not grow.
+
+    Attributes:
+        study: The study as far as it is to be run.
+        plan: The study that it may grow to, in this run or a later one. What is proposed depends on
+            its counts, so that a study which has grown is as one that was large from the start.
 
     Raises:
         InputError: Another process runs the study, the folder holds a study with other settings, or
             one of its files is lost or damaged; nothing has been written.
     """
 
-    def __init__(self, folder: Path, study: Study) -> None:
+    def __init__(self, folder: Path, study: Study, plan: Study | None = None) -> None:
         check_kinds(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.study = folder, study
+        self.folder, self.study, self._requested = folder, study, plan or study
         self._lock = study_lock(folder)
         try:
             self._lock.acquire(timeout=_LOCK_S)
@@ -73,7 +83,12 @@ class Store:
             ) from error
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know about the state of the folder
-        self._optuna = OptunaStudies(folder, study, self.notes.append)
+        try:
+            self.plan = self._larger_plan()
+        except BaseException:
+            self._lock.release()
+            raise
+        self._optuna = OptunaStudies(folder, self.plan, self.notes.append)
         try:
             self._open()
         except BaseException:
@@ -102,6 +117,11 @@ class Store:
         """Let another process open the folder."""
         self._optuna.close()
         self._lock.release()
+
+    def grow(self, study: Study) -> None:
+        """Go on with a larger study, which is at most the planned one."""
+        self.study = study
+        self._write_study()
 
     def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:
         """Return the records of one stage and arm, by search and number."""
@@ -227,7 +247,7 @@ class Store:
             problems.append(
                 "give the new study another name (--name), or restore the former settings"
             )
-        problems += [f"study {name!r}: {f}" for f in fewer(before, self.study)]
+        problems += [f"study {name!r}: {f}" for f in fewer(before, self._requested)]
         if problems:
             raise InputError(problems)
 
@@ -251,9 +271,21 @@ class Store:
             )
         return stored or os.urandom(8).hex()
 
+    def _larger_plan(self) -> Study:
+        """Return the requested study, with the counts of the stored plan where they are larger."""
+        path = self.folder / "study.json"
+        stored = stored_plan(path) if path.exists() else {}
+        larger = {
+            name: count for name, count in stored.items() if count > getattr(self._requested, name)
+        }
+        return replace(self._requested, **larger)
+
     def _write_study(self) -> None:
-        """Write the study with a copy of its id, and the id itself if it is lost."""
-        write_json(self.folder / "study.json", {**self.study.to_dict(), "id": self.id}, STUDY)
+        """Write the study with its plan and a copy of its id, and the id itself if it is lost."""
+        planned = {n: getattr(self.plan, n) for n in GROWING}
+        plan = {n: count for n, count in planned.items() if count > getattr(self.study, n)}
+        values = {**self.study.to_dict(), **({PLANNED: plan} if plan else {}), "id": self.id}
+        write_json(self.folder / "study.json", values, STUDY)
         path = self.folder / "id"
         if not path.exists() or path.read_bytes() != self.id.encode():
             write_atomically(path, self.id)
