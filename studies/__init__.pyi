@@ -1,8 +1,9 @@
 from .analysis.results import Results
-from .api.runs import compare_studies, extend_study, get_study, run_study
+from .api.runs import compare_studies, estimate, extend_study, get_study, run_study
 from .api.study_results import StudyResults, load_results
 from .process.errors import StudyStopped
 from .process.options import Options
+from .runner.estimate import Estimate
 from .search.ledger import Callbacks
 from .spec.arms import Arm
 from .spec.space import Choice, Parameter, Range, Space
@@ -13,6 +14,7 @@ __all__ = [
     "Arm",
     "Callbacks",
     "Choice",
+    "Estimate",
     "Options",
     "Parameter",
     "Range",
@@ -23,6 +25,7 @@ __all__ = [
     "StudyResults",
     "StudyStopped",
     "compare_studies",
+    "estimate",
     "extend_study",
     "get_study",
     "load_results",

@@ -222,6 +222,11 @@ class Engine:
         fits = whole and self._lanes.max_seats is None
         return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
 
+    def synchronize(self) -> None:
+        """Wait until a GPU has finished its work."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
     def peak_memory(self) -> int:
         """Return the peak memory in bytes: of a GPU's tensors, or of this process on a CPU."""
         return int(torch.cuda.max_memory_allocated()) if self._on_gpu else process_peak()

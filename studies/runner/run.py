@@ -91,12 +91,15 @@ def explain_study(
         return explain_winner(opened, request)
 
 
-def check_inputs(study: Study, options: Options) -> None:
+def check_inputs(study: Study, options: Options) -> "Material":
     """Check what a run of the study would check before any compute, and run nothing.
 
     Args:
         study: checked study.
         options: where it would run.
+
+    Returns:
+        The inputs.
 
     Raises:
         InputError: there are problems; all are listed.
@@ -105,7 +108,7 @@ def check_inputs(study: Study, options: Options) -> None:
         _check_storage(options)
         from studies.runner.inputs import prepare
 
-        prepare(study, options)
+        return prepare(study, options)
 
 
 @contextmanager

@@ -141,20 +141,20 @@ class StudyRuns:
 
     def end(self, status: str) -> None:
         """End the parent run and all running trials, which may be resumed later."""
-        for child in self._children.values():
-            if child.status == "RUNNING":
-                self.client.set_terminated(child.id, status=status)
-                child.status = status
+        self._end_running(status)
         self.client.set_terminated(self.parent, status=status)
 
     def finish(self, files: Mapping[Path, str], metrics: Mapping[str, float], time: int) -> None:
         """Store files and metrics of the whole study, and end the parent run.
+
+        Trials that a time limit has left running may be resumed later.
 
         Args:
             files: The folder among the parent's artifacts for each file; missing files are skipped.
             metrics: Metrics of the parent run.
             time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
         """
+        self._end_running("KILLED")
         run = self.client.get_run(self.parent)
         for path, folder in files.items():
             if path.exists():
@@ -166,6 +166,12 @@ class StudyRuns:
         self._flag(self.parent, metrics, flagged=_NOT_FINITE in run.data.tags)
         began = run.info.start_time  # later than `time` if the database is newer than the study
         self.client.set_terminated(self.parent, status="FINISHED", end_time=max(began, time))
+
+    def _end_running(self, status: str) -> None:
+        for child in self._children.values():
+            if child.status == "RUNNING":
+                self.client.set_terminated(child.id, status=status)
+                child.status = status
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""

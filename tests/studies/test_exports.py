@@ -7,9 +7,19 @@ import textwrap
 import studies
 
 PUBLIC = [
-    *("Arm", "Callbacks", "Choice", "Options", "Parameter", "Range", "Record", "Results"),
+    *(
+        "Arm",
+        "Callbacks",
+        "Choice",
+        "Estimate",
+        "Options",
+        "Parameter",
+        "Range",
+        "Record",
+        "Results",
+    ),
     *("Space", "Study", "StudyResults", "StudyStopped"),
-    *("compare_studies", "extend_study", "get_study", "load_results", "run_study"),
+    *("compare_studies", "estimate", "extend_study", "get_study", "load_results", "run_study"),
 ]
 
 

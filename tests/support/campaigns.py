@@ -75,11 +75,13 @@ class Folder:
         self.callbacks = NO_CALLBACKS
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
 
-    def open(self, **changes: Any) -> Ledger:
+    def open(self, max_failures: int | None = None, **changes: Any) -> Ledger:
         self.close()
         self.store = Store(self._path, Study.from_dict(VALUES | changes))
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
-        self.ledger = Ledger(self.store, self.tracker, cast(Panel, self.panel), self.callbacks)
+        self.ledger = Ledger(
+            self.store, self.tracker, cast(Panel, self.panel), self.callbacks, max_failures
+        )
         return self.ledger
 
     def renew(self) -> None:

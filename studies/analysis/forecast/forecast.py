@@ -1,4 +1,4 @@
-"""What a run is expected to take: time, device hours, memory, disk, and the line that says so."""
+"""What a run is expected to take: time, device hours, memory and disk, in numbers and a line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
