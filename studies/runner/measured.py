@@ -132,21 +132,16 @@ def _measure(task: Mapping[str, Any]) -> Measured:
     on_gpu = device == "cuda"
     seats = task["seats"] or (engine.find_seats(task["batch_size"]) if on_gpu else _SEATS)
     loaded = time.perf_counter() - began
-    trained, evaluated = [], []
-    for pack in _packs(task["jobs"], seats):
-        block, evaluation = _time_pack(engine, pack)
-        trained.append(block)
-        evaluated.append(evaluation)
-    adapters = [o.seat.adapter for o in engine.occupants.values()]
-    block_seconds = sum(trained) / len(trained)
+    packs = [_time_pack(engine, pack) for pack in _packs(task["jobs"], seats)]
+    block_seconds = sum(trained for trained, _, _ in packs) / len(packs)
     return Measured(
         device=device,
         devices=torch.cuda.device_count() if on_gpu else 1,
         seats=seats,
         block_seconds=block_seconds,
-        evaluation_share=sum(evaluated) / len(evaluated) / block_seconds,
+        evaluation_share=sum(evaluated for _, evaluated, _ in packs) / len(packs) / block_seconds,
         load_seconds=loaded,
-        parameters=max(adapter.num_parameters() for adapter in adapters),
+        parameters=max(parameters for _, _, parameters in packs),
         peak_bytes=engine.peak_memory(),
         limit_bytes=_memory_limit(on_gpu),
     )
@@ -162,8 +157,13 @@ def _packs(jobs: Sequence[Job], seats: int) -> list[list[Job]]:
     return [filled[start : start + seats] for start in range(0, count, seats)]
 
 
-def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> tuple[float, float]:
-    """Return the seconds for a trained and for an evaluated block of one trial in a full pack."""
+def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> tuple[float, float, int]:
+    """Train a full pack for a few steps and two reports, the second of which reads the test split.
+
+    Returns:
+        The seconds for a trained and for an evaluated block of one trial, and the number of
+        parameters of the largest adapter.
+    """
     names = [job.name for job in jobs]
     for job in jobs:
         engine.attach(engine.build(job))
@@ -175,9 +175,12 @@ def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> tuple[float, float]:
         occupant = engine.occupants[name]
         occupant.job = dataclasses.replace(occupant.job, report_steps=(reached + 1, reached + 2))
     first, last = (_advance(engine, names) for _ in range(2))
+    parameters = max(engine.occupants[n].seat.adapter.num_parameters() for n in names)
+    for name in names:
+        engine.detach(name)
     batch = sum(int(job.training["batch_size"]) for job in jobs)
     evaluation = max(0.0, last - first) / (len(jobs) * engine.blocks["test"].num_blocks)
-    return step / batch, evaluation
+    return step / batch, evaluation, parameters
 
 
 def _advance(engine: "Engine", names: Sequence[str]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from studies.analysis.forecast.forecast import Forecast, disk_bytes, forecast
-from studies.analysis.forecast.work import Work, pace_of, work_left
+from studies.analysis.forecast.work import Work, pace_so_far, work_left
 from studies.search.ledger import Callbacks
 from studies.search.open_study import OpenStudy
 from studies.trials.records import Record
@@ -36,9 +36,8 @@ def with_forecast(opened: OpenStudy, say: Callable[[str], None], explain: int) -
 def _forecast(opened: OpenStudy, explain: int) -> Forecast | None:
     """Return the forecast of what is left; None before a trial has told the pace."""
     store, sizes = opened.store, opened.sizes
-    records = list(store.records.values())
     place = opened.cluster.place
-    pace = pace_of(records, sizes, without_first=place.kind == "GPU")
+    pace = pace_so_far(store.records, sizes, compiles=place.kind == "GPU")
     if pace is None:
         return None
     study = store.study if opened.ends is None else store.plan
@@ -49,7 +48,7 @@ def _forecast(opened: OpenStudy, explain: int) -> Forecast | None:
         place,
         _disk(opened, work),
         memory=opened.cluster.peak_memory(),
-        ended=sum(r.state != "running" for r in records),
+        ended=sum(r.state != "running" for r in store.records.values()),
     )
 
 

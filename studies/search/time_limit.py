@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from studies.analysis.forecast.forecast import OVERHEAD, Place
-from studies.analysis.forecast.work import Pace, Sizes, pace_of, work_left
+from studies.analysis.forecast.work import Pace, Sizes, pace_so_far, work_left
 from studies.process.errors import TimeUp
 from studies.spec.study import Study
 from studies.trials.records import Record, planned_trials, records_of
@@ -99,12 +99,8 @@ class TimeLimit:
         return self._ends - self._clock() - _REPORT_S - self._base_seconds
 
     def _pace(self) -> Pace | None:
-        records = list(self._store.records.values())
-        if self._place().kind == "CPU":
-            return pace_of(records, self._sizes)
-        if any(r.state == "running" for r in records):
-            return pace_of(records, self._sizes, without_first=True)
-        return pace_of(records, self._sizes, without_first=True) or pace_of(records, self._sizes)
+        compiles = self._place().kind == "GPU"
+        return pace_so_far(self._store.records, self._sizes, compiles=compiles)
 
 
 def begun(planned: Study, before: Study | None, records: Mapping[str, Record]) -> Study:

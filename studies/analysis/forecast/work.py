@@ -77,14 +77,29 @@ def work_left(
     return tuple(work for work in left if work.trials)
 
 
-def pace_of(records: Iterable[Record], sizes: Sizes, *, without_first: bool = False) -> Pace | None:
-    """Return the pace of the trials so far; None before there are reports to tell.
+def pace_so_far(records: Mapping[str, Record], sizes: Sizes, *, compiles: bool) -> Pace | None:
+    """Return the pace of a study's trials; None before their reports tell it.
 
     Args:
-        records: The study's records.
+        records: The study's records by name.
         sizes: Number of blocks of each split.
-        without_first: Whether to leave out each trial up to its first report, because kernels are
-            compiled there.
+        compiles: Whether the first report of some trials includes the time to compile layers.
+    """
+    if not compiles:
+        return pace_of(records.values(), sizes)
+    steady = pace_of(records.values(), sizes, without_first=True)
+    if steady is None and any(r.state != "running" for r in records.values()):
+        return pace_of(records.values(), sizes)  # trials with a single report
+    return steady
+
+
+def pace_of(records: Iterable[Record], sizes: Sizes, *, without_first: bool = False) -> Pace | None:
+    """Return the pace over all reports of some trials; None if there are none.
+
+    Args:
+        records: The records of the trials.
+        sizes: Number of blocks of each split.
+        without_first: Whether to leave out each trial up to its first report.
     """
     seconds = blocks = 0.0
     for record in records:

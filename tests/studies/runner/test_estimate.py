@@ -41,7 +41,6 @@ def test_lines_of_an_estimate_from_python(toy_model: str, tmp_path: Path) -> Non
     first, *_, last = str(result).splitlines()
     assert first.startswith("learnable_bucketing: about ")
     assert "CPU core" in first
-    # with three searches: 4.9 standard deviations between searches, by the t-test in test_resolution
     assert result.spreads is not None
     assert last.startswith(f"  smallest visible effect (80 % power): {result.spreads:.1f} standard")
 

@@ -96,7 +96,7 @@ def test_study_grows_by_a_trial_for_each_arm_and_then_by_whole_searches() -> Non
 @pytest.mark.parametrize(
     ("seconds", "searches", "trials"),
     # 8 s each: 2 trials and 2 confirm runs, 4 trials and 2, 8 and 4, 12 and 6, and some for the end
-    [(30, 1, 1), (60, 1, 2), (125, 2, 2), (190, 3, 2)],
+    [(30, 1, 1), (90, 1, 2), (140, 2, 2), (200, 3, 2)],
 )
 def test_search_takes_as_much_as_fits_and_leaves_time_to_confirm_it(
     tmp_path: Path, seconds: float, searches: int, trials: int
@@ -111,7 +111,7 @@ def test_search_takes_as_much_as_fits_and_leaves_time_to_confirm_it(
 
 
 def test_folder_holds_the_study_as_it_was_run_and_the_plan(tmp_path: Path) -> None:
-    run = Run(tmp_path / "try", 60.0).train()
+    run = Run(tmp_path / "try", 90.0).train()
     path = tmp_path / "try" / "study.json"
     assert (stored_study(path)["searches"], stored_study(path)["trials"]) == (1, 2)
     assert stored_plan(path) == {"searches": 3}
@@ -122,7 +122,7 @@ def test_folder_holds_the_study_as_it_was_run_and_the_plan(tmp_path: Path) -> No
 
 
 def test_a_later_run_without_the_limit_ends_as_if_there_had_been_none(tmp_path: Path) -> None:
-    Run(tmp_path / "limited", 60.0).train()
+    Run(tmp_path / "limited", 90.0).train()
     again = Run(tmp_path / "limited").train()
     whole = Run(tmp_path / "whole").train()
     assert _decided(tmp_path / "limited") == _decided(tmp_path / "whole")
@@ -134,8 +134,8 @@ def test_a_later_run_without_the_limit_ends_as_if_there_had_been_none(tmp_path: 
 def test_a_limited_run_that_was_killed_resumes_the_search_that_it_was_in(tmp_path: Path) -> None:
     for most in (1, 2, 3, 5, 7):
         folder = tmp_path / str(most)
-        Run(folder, 125.0).train(most)
-        Run(folder, 125.0).train()
+        Run(folder, 140.0).train(most)
+        Run(folder, 140.0).train()
         whole = Run(tmp_path / f"{most}-whole").train()
         done = _decided(folder)
         assert done.items() <= _decided(whole.store.folder).items()
@@ -146,7 +146,7 @@ def test_an_interrupted_study_without_a_limit_gets_its_first_searches_confirmed(
     tmp_path: Path,
 ) -> None:
     Run(tmp_path / "try").train(7)  # one trial of each arm in all three searches, and one more
-    run = Run(tmp_path / "try", 60.0).train()
+    run = Run(tmp_path / "try", 80.0).train()
     assert run.given[0].startswith("fixed-0001")
     assert (run.store.study.searches, run.store.study.trials) == (1, 2)
     assert len([n for n in run.given if "confirm" in n]) == 2
@@ -156,7 +156,7 @@ def test_an_interrupted_study_without_a_limit_gets_its_first_searches_confirmed(
 
 
 def test_nothing_grows_before_a_report_tells_the_pace(tmp_path: Path) -> None:
-    run = Run(tmp_path / "try", 190.0)
+    run = Run(tmp_path / "try", 200.0)
     first, second = (run.campaign.next_job() or pytest.fail("no job") for _ in range(2))
     assert [job.name for job, _ in (first, second)] == ["baseline-0000", "fixed-0000"]
     assert run.campaign.next_job() is None
@@ -168,10 +168,10 @@ def test_nothing_grows_before_a_report_tells_the_pace(tmp_path: Path) -> None:
 
 
 def test_time_is_up_when_only_the_report_fits(tmp_path: Path) -> None:
-    run = Run(tmp_path / "try", 60.0)
-    run.clock.now = 53.0
+    run = Run(tmp_path / "try", 90.0)
+    run.clock.now = 83.0
     run.limit.check()
-    run.clock.now = 54.5
+    run.clock.now = 84.5
     with pytest.raises(TimeUp):
         run.limit.check()
     run.store.close()
