@@ -1,10 +1,10 @@
 """What a study is expected to take on this machine, from a few measured steps."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hylorada import InputError
 from hylorada.runtime.cores import available_cores
@@ -27,6 +27,9 @@ from studies.spec.changes import changes
 from studies.spec.points import first_points
 from studies.spec.study import Study
 from studies.trials.records import Record, read_records
+
+if TYPE_CHECKING:
+    from studies.runner.inputs import Material
 
 _START_S = 12.0  # for Ray, MLflow and the imports, before the first step
 _END_S = 3.0  # for the report and the end of Ray
@@ -164,7 +167,7 @@ def estimate_study(study: Study, options: Options) -> Estimate:
     )
 
 
-def total_line(estimates: "list[Estimate]") -> str:
+def total_line(estimates: Sequence[Estimate]) -> str:
     """Return a line on all cells of a grid together."""
     seconds = sum(e.seconds for e in estimates)
     disk = sum(e.disk_bytes for e in estimates)
@@ -181,7 +184,7 @@ def _forecast(
     records: Mapping[str, Record],
     work: tuple[Work, ...],
     measured: Measured,
-    material: Any,
+    material: "Material",
 ) -> Forecast:
     pace = Pace(measured.block_seconds, measured.evaluation_share)
     on_gpu = measured.device == "cuda"

@@ -85,12 +85,10 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
         # -P: a folder of the user's that is named `studies` must not come before the package.
         command = [sys.executable, "-P", "-m", __name__, folder]
         environment = {**ALLOCATOR, **os.environ, "OMP_NUM_THREADS": str(available_cores())}
-        done = subprocess.run(
-            command, env=environment, check=False, text=True, stderr=subprocess.PIPE
-        )
+        done = subprocess.run(command, env=environment, check=False, text=True, capture_output=True)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise StudyStopped(f"the process that measures a few steps has died: {lines[-1]}")
+            raise StudyStopped(f"a few steps could not be measured: {lines[-1]}")
         values = pickle.loads((Path(folder) / "measured").read_bytes())
     measured: Measured = typed(Measured, values)
     return measured
