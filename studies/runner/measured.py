@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SEATS = 4  # of a pack on CPUs, as in `studies.engine.cluster`
 _WARM, _STEPS, _ENOUGH_S = 2, 3, 10.0  # steps before and during a measurement; a slow one has fewer
+_MOST_STEPS = 100  # of the schedule, so that no learning rate is 0 while it is measured
 _EVALUATED = 16  # blocks of each split; more take proportionally longer
 _TRAINED = 64  # blocks of the training split
 
@@ -107,7 +108,7 @@ def _jobs(study: Study, folder: Path) -> list[Job]:
             Job(
                 name=arm,
                 adapter=adapter.to_dict(),
-                training=training.to_dict(),
+                training={**training.to_dict(), "max_steps": _MOST_STEPS},
                 seed=study.seed,
                 data_seed=study.seed,
                 report_steps=(),
@@ -148,10 +149,11 @@ def _measure(task: Mapping[str, Any]) -> Measured:
 def _packs(jobs: Sequence[Job], seats: int) -> list[list[Job]]:
     """Return full packs in which each job takes part, some of them several times."""
     count = -(-len(jobs) // seats) * seats
-    filled = [
-        dataclasses.replace(jobs[i % len(jobs)], name=f"{jobs[i % len(jobs)].name}-{i}")
-        for i in range(count)
-    ]
+    filled = []
+    for i in range(count):
+        job = jobs[i % len(jobs)]
+        own = {"name": f"{job.name}-{i}", "folder": f"{job.folder}-{i}"}
+        filled.append(dataclasses.replace(job, **own))
     return [filled[start : start + seats] for start in range(0, count, seats)]
 
 
