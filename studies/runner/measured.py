@@ -152,8 +152,8 @@ def _packs(jobs: Sequence[Job], seats: int) -> list[list[Job]]:
     filled = []
     for i in range(count):
         job = jobs[i % len(jobs)]
-        own = {"name": f"{job.name}-{i}", "folder": f"{job.folder}-{i}"}
-        filled.append(dataclasses.replace(job, **own))
+        name, folder = f"{job.name}-{i}", f"{job.folder}-{i}"
+        filled.append(dataclasses.replace(job, name=name, folder=folder))
     return [filled[start : start + seats] for start in range(0, count, seats)]
 
 

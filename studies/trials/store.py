@@ -27,7 +27,7 @@ from studies.files.folder_files import (
 )
 from studies.spec.changes import changes, fewer
 from studies.spec.common_values import search_seeds
-from studies.spec.study import GROWING, Study
+from studies.spec.study import Study
 from studies.trials.explanations import read_explanations
 from studies.trials.integrity import check_seeds, incomplete_runs, seal_line
 from studies.trials.messages import CHECKPOINT, ERROR_LOG, LAST_SPLIT, Job, Report
@@ -275,14 +275,16 @@ class Store:
         """Return the requested study, with the counts of the stored plan where they are larger."""
         path = self.folder / "study.json"
         stored = stored_plan(path) if path.exists() else {}
-        larger = {
-            name: count for name, count in stored.items() if count > getattr(self._requested, name)
-        }
-        return replace(self._requested, **larger)
+        requested = self._requested
+        return replace(
+            requested,
+            trials=max(requested.trials, stored.get("trials", 0)),
+            searches=max(requested.searches, stored.get("searches", 0)),
+        )
 
     def _write_study(self) -> None:
         """Write the study with its plan and a copy of its id, and the id itself if it is lost."""
-        planned = {n: getattr(self.plan, n) for n in GROWING}
+        planned = {"trials": self.plan.trials, "searches": self.plan.searches}
         plan = {n: count for n, count in planned.items() if count > getattr(self.study, n)}
         values = {**self.study.to_dict(), **({PLANNED: plan} if plan else {}), "id": self.id}
         write_json(self.folder / "study.json", values, STUDY)

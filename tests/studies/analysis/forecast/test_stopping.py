@@ -8,7 +8,7 @@ from studies.analysis.forecast.stopping import expected_trial, pass_probability,
 
 def _passes(losses: list[float], loss: float, eta: int) -> bool:
     """Return whether ASHA lets a trial pass a rung, by Ray's rule: the quantile of those before."""
-    return not losses or loss <= np.percentile(losses, 100 / eta)
+    return not losses or bool(loss <= np.percentile(losses, 100 / eta))
 
 
 @pytest.mark.parametrize("eta", [2, 3, 4])
@@ -32,7 +32,7 @@ def test_expected_steps_are_those_of_simulated_searches(trials: int, eta: int) -
         for _ in range(trials):
             steps = last
             for rung in rungs:
-                loss = rng.random()  # drawn anew at each rung
+                loss = float(rng.random())  # drawn anew at each rung
                 passes = _passes(reached[rung], loss, eta)
                 reached[rung].append(loss)
                 if not passes:
