@@ -32,6 +32,7 @@ from studies.spec.study import GROWING, Study
 from studies.trials.study_folders import as_begun, find_study, named_studies, study_folder
 
 if TYPE_CHECKING:
+    from studies.runner.estimate import Estimate
     from studies.search.ledger import Callbacks
 
 
@@ -115,6 +116,31 @@ def extend_study(
     if smaller := fewer(stored, study):
         raise InputError([f"study {name!r}: {problem}" for problem in smaller])
     return run_study(study, options=options, callbacks=callbacks)
+
+
+def estimate(study: Study, *, options: Options | None = None) -> "Estimate":
+    """Estimate what a run of a study takes on this machine, from a few measured steps.
+
+    Nothing of the study is trained or written. Of a study that has begun, what is left is
+    estimated.
+
+    Args:
+        study: The study, from :func:`get_study` or built by yourself.
+        options: Where to run and what to write to; by default this machine and ``mlruns``.
+
+    Raises:
+        InputError: Bad input; all problems are listed.
+        StudyStopped: A trial can't be trained here, for example because memory is short.
+
+    Example:
+        >>> from studies import estimate, get_study
+        >>> print(estimate(get_study("learnable_bucketing")))  # doctest: +SKIP
+    """
+    options = _settled(options or Options())
+    study = _checked(study, options)
+    from studies.runner.estimate import estimate_study  # loads torch
+
+    return estimate_study(study, options)
 
 
 def compare_studies(*names: str, storage: str | Path = "mlruns") -> Across:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from hylorada.runtime.memory import process_peak
 from studies.bench.loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
 from studies.bench.options import Setting
 
@@ -119,11 +120,6 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | 
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     resident = _resident()
     return Memory(max(peak, resident), resident)  # the kernel counts the two separately
-
-
-def process_peak() -> int:
-    """Return the peak memory of this process in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _resident() -> int:

@@ -55,7 +55,7 @@ class _Worker:
         """Return the peak memory; on a GPU that of tensors, without the process's CUDA context."""
         import torch
 
-        from studies.bench.measure import process_peak
+        from hylorada.runtime.memory import process_peak
 
         if self._setting.device == "cuda":
             return int(torch.cuda.max_memory_allocated())

@@ -12,6 +12,7 @@ from studies.cli.command import Command
 from studies.cli.subcommands import (
     bench,
     compare,
+    estimate,
     evaluate,
     explain,
     export,
@@ -29,7 +30,7 @@ from studies.cli.subcommands.running import add, stop, watch
 COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
-        *(run.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
+        *(run.COMMAND, estimate.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
         *(watch.COMMAND, stop.COMMAND, add.COMMAND),
         *(list_.COMMAND, show.COMMAND, report.COMMAND, compare.COMMAND, status.COMMAND),
         *(evaluate.COMMAND, export.COMMAND, bench.COMMAND, ui.COMMAND),

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,23 @@ from typing import Any
 from studies.process.options import PROGRESS, Options
 from studies.spec.fields import field_infos, field_types
 from studies.spec.study import GROWING, Study
+
+_TIME = re.compile(r"(?:(\d+(?:\.\d*)?)h)?(?:(\d+(?:\.\d*)?)m)?(?:(\d+(?:\.\d*)?)s?)?")
+
+
+def seconds(text: str) -> float:
+    """Return an option's value, such as 90s, 30m, 2h or 1h30m, in seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: The value is not a time.
+    """
+    parts = _TIME.fullmatch(text)
+    if not text or parts is None:
+        raise argparse.ArgumentTypeError(
+            f"must be a time such as 90s, 30m, 2h or 1h30m, got {text!r}"
+        )
+    hours, minutes, rest = (float(part or 0) for part in parts.groups())
+    return 3600 * hours + 60 * minutes + rest
 
 
 def folder(text: str) -> Path:
@@ -171,8 +189,26 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that end a run early."""
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        metavar="TIME",
+        help="end within this time, such as 60s, 90m or 1h30m, with a verdict from the searches "
+        "that fit; the same command without it runs the others; default: no limit",
+    )
+    parser.add_argument(
+        "--max-failures",
+        type=int,
+        metavar="N",
+        help="stop the study once more than N of its trials have failed; default: failed trials "
+        "are left out, however many there are",
+    )
+
+
 def run_options(args: argparse.Namespace) -> Options:
-    """Return where a study runs and what it writes to."""
+    """Return where a study runs, what it writes to and what ends it early."""
     return Options(
         storage=args.storage.absolute(),
         tracking_uri=args.tracking_uri,
@@ -181,4 +217,6 @@ def run_options(args: argparse.Namespace) -> Options:
         wait=args.wait,
         quiet=args.json,
         progress="none" if args.json and args.progress == "auto" else args.progress,
+        time_limit=getattr(args, "time_limit", None),
+        max_failures=getattr(args, "max_failures", None),
     )

@@ -12,7 +12,7 @@ from typing import Any
 from hylorada import InputError, nearest
 from studies.api.definitions import definitions
 from studies.cli.options import study_options
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import planned_study
 from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.spec.fields import GRID_AXES
@@ -156,7 +156,7 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
     if stored is None:
         hint = nearest(name, [*known, *stored_names(args.storage)])
         raise InputError(f"unknown study {name!r}; {hint}")
-    return _matching(stored_study(stored / "study.json"), file, args.config)
+    return _matching(planned_study(stored / "study.json"), file, args.config)
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

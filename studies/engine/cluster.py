@@ -3,6 +3,7 @@
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
+from studies.analysis.forecast.forecast import Place
 from studies.engine.host import start_registry
 from studies.engine.nodes import Gate, nodes_with, training_nodes, wait_for
 from studies.engine.ray_start import is_theirs, start_ray, stop_ray
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from studies.engine.tune_loop import Source
     from studies.trials.messages import Job
 
+_ANSWER_S = 2.0  # for a question to the hosts that nothing depends on
 _GONE = (  # a node, or a process on it
     ray.exceptions.RayActorError,
     ray.exceptions.ActorUnschedulableError,
@@ -138,6 +141,21 @@ class Cluster:
     def evaluate_base(self, split: str) -> dict[str, float]:
         """Return the metrics of the base alone on one split, computed by any host."""
         return dict(self._call_host("evaluate_base", split))
+
+    @property
+    def place(self) -> Place:
+        """The devices that trials train on, as they are now."""
+        amounts = [node["Resources"][self._kind] for node in nodes_with(self._kind)]
+        units = max(1, round(sum(amounts)))
+        return Place(self._kind, units if self._kind == "GPU" else max(1, len(amounts)), units)
+
+    def peak_memory(self) -> int | None:
+        """Return the peak memory of the largest host in bytes; None if no host answers at once."""
+        with suppress(ray.exceptions.RayError):
+            hosts = ray.get(self._registry.hosts.remote(), timeout=_ANSWER_S)
+            peaks = ray.get([host.peak_memory.remote() for host in hosts], timeout=_ANSWER_S)
+            return max(peaks, default=None)
+        return None
 
     @property
     def resources(self) -> dict[str, float]:

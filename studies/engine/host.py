@@ -20,17 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada.runtime.cores import available_cores
 from studies.engine.nodes import Gate, node_of
+from studies.process.environment import ALLOCATOR
 from studies.process.errors import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
 from studies.trials.messages import Job, Report
 
 Result = TypeVar("Result")
 ENGINE = "studies.engine.packs:Engine"
-_ON_CPUS = {
-    # By default glibc returns a step's memory to the system and gets it back page by page in the
-    # next step. 1 << 25 is the largest value that glibc accepts here.
-    "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 25)),
-    "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
-}
 _POLL_S = 0.05  # between two checks for the text
 _LINGER_S = 0.1  # longest wait for trials that have just reported
 
@@ -143,6 +138,10 @@ class Host:
             return []
 
         return await self._compute(check)
+
+    async def peak_memory(self) -> int:
+        """Return the peak memory so far in bytes, at once, also during a pass."""
+        return int(self._engine.peak_memory())
 
     async def find_seats(self, batch_size: int) -> int:
         """Return the pack size with the highest throughput on this device."""
@@ -356,7 +355,7 @@ class Registry:
                 "env_vars": {
                     "CUDA_VISIBLE_DEVICES": gpu,
                     "OMP_NUM_THREADS": str(available_cores()),
-                    **({} if gpu else _ON_CPUS),
+                    **({} if gpu else {k: os.environ.get(k, v) for k, v in ALLOCATOR.items()}),
                 }
             },
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),

@@ -35,6 +35,7 @@ from hylorada import (
 from hylorada.runtime.checksums import digest
 from hylorada.runtime.cores import available_cores
 from hylorada.runtime.devices import own_threads
+from hylorada.runtime.memory import process_peak
 from studies.files.folder_files import patiently, write_atomically
 from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file, split_for
 
@@ -225,6 +226,15 @@ class Engine:
         whole = not any(isinstance(o, DoesNotFit) for o in read_step(started).values())
         fits = whole and self._lanes.max_seats is None
         return _PROBE_STEPS * seats / (time.perf_counter() - began) if fits else None
+
+    def synchronize(self) -> None:
+        """Wait until a GPU has finished its work."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+    def peak_memory(self) -> int:
+        """Return the peak memory in bytes: of a GPU's tensors, or of this process on a CPU."""
+        return int(torch.cuda.max_memory_allocated()) if self._on_gpu else process_peak()
 
     def evaluate_base(self, split: str) -> dict[str, float]:
         """Return the metrics of the base alone."""

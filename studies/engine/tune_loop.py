@@ -68,14 +68,18 @@ class _Proposer(_Local, Searcher):
         self._source, self._judge, self._slots, self._common = source, judge, slots, common
         self._live: dict[str, tuple[Job, int]] = {}
         self._returned: list[tuple[Job, int]] = []
-        self._waits = False  # whether the source has no job until a trial ends, or it gets one
+        # Number of handled results when the source had no job; None while it has some. Each further
+        # result may give it one.
+        self._waits: int | None = None
         self._lost_starts = 0
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of the next trial, None if none can start now, or ``FINISHED``."""
-        self._waits = self._waits and not self._judge.has_new_jobs()
+        if self._judge.has_new_jobs():
+            self._waits = None
         # Our own limit, because Tune's is fixed at the start while nodes join and leave.
-        if self._judge.fault is None and (self._waits or len(self._live) >= self._slots()):
+        waits = self._waits == self._judge.handled
+        if self._judge.fault is None and (waits or len(self._live) >= self._slots()):
             return None
         if self._lost_starts > _LOST_STARTS * self._slots():
             return Searcher.FINISHED
@@ -84,9 +88,11 @@ class _Proposer(_Local, Searcher):
         if self._judge.fault is not None:
             return Searcher.FINISHED
         if job_and_step is None:
+            if not self._live:
+                return Searcher.FINISHED
             # While trials run, the source may still get jobs: a stage after theirs, or a user's.
-            self._waits = bool(self._live)
-            return None if self._waits else Searcher.FINISHED
+            self._waits = self._judge.handled
+            return None
         self._live[trial_id] = job, seen = job_and_step
         # The job goes as text, because Tune flattens, copies and keeps every config.
         return {"name": job.name, "job": json.dumps(job.to_dict()), "seen": seen, **self._common}
@@ -100,7 +106,7 @@ class _Proposer(_Local, Searcher):
         happen to an idle process kept for reuse. Such a job is suggested again before all others,
         but not forever: the run ends where hardly anything starts.
         """
-        job_and_step, self._waits = self._live.pop(trial_id, None), False
+        job_and_step, self._waits = self._live.pop(trial_id, None), None
         self._lost_starts = self._lost_starts + 1 if error else 0
         if error and job_and_step is not None:
             self._returned.append(job_and_step)
@@ -118,6 +124,7 @@ class _Judge(_Local, FIFOScheduler):
     Attributes:
         fault: first exception of the driver's own work, or one that stops the study. It is kept,
             not raised: Tune would blame the trial and try again; :class:`_Stopper` ends the run.
+        handled: number of results that the source has got.
         resetting: Tune's trials that wait for an idle process to take over; the controller's own
             set.
     """
@@ -132,6 +139,7 @@ class _Judge(_Local, FIFOScheduler):
         self._deaths: Counter[str] = Counter()
         self.fault: Exception | None = None
         self._new_jobs, self._check_at = False, 0.0
+        self.handled = 0
 
     def check(self) -> None:
         """Call the check, at most once a second; Tune's loop calls this all the time."""
@@ -182,6 +190,7 @@ class _Judge(_Local, FIFOScheduler):
 
     def _take(self, name: str, result: Mapping[str, Any]) -> bool:
         self._call_check()
+        self.handled += 1
         if stopped := result.get("stopped"):
             raise StudyStopped(stopped)
         if failed := result.get("failed"):
@@ -203,7 +212,11 @@ class _Judge(_Local, FIFOScheduler):
 
 
 class _Stopper(_Local, tune.Stopper):
-    """A Tune stopper that ends the run as soon as the judge holds a fault."""
+    """A Tune stopper that ends the run as soon as the judge holds a fault.
+
+    Tune asks it in every turn of its loop, ten times a second or more, so it also sees that the
+    run's time is up while no trial reports.
+    """
 
     def __init__(self, judge: _Judge) -> None:
         self._judge = judge

@@ -24,6 +24,8 @@ from studies.process.errors import StorageFault, is_storage_error
 
 Value = TypeVar("Value")
 STUDY = "study"  # owner of the checksum of study.json
+# Field of study.json for the larger counts of a study that --time-limit has kept small.
+PLANNED = "planned"
 
 _BEFORE_SEARCHES = {  # values for studies that were run before these fields existed
     "common": {"space": {}},
@@ -198,6 +200,7 @@ def stored_study(path: Path) -> dict[str, Any]:
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)
+    values.pop(PLANNED, None)
     kinds = {"definition": str, "trials": int, "seeds": int}
     if lost := kinds.keys() - values:
         raise damaged(path, f"no field {min(lost)!r}")
@@ -205,6 +208,26 @@ def stored_study(path: Path) -> dict[str, Any]:
         for name, kind in kinds.items():
             typed(kind, values[name], name)
     return values if "searches" in values else {**_BEFORE_SEARCHES, **values}
+
+
+def stored_plan(path: Path) -> dict[str, int]:
+    """Return the counts that a stored study was to have, where ``--time-limit`` kept it smaller.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    values = read_json(path, Mapping[str, Any], STUDY)
+    with reading(path):
+        return dict(typed(Mapping[str, int], values.get(PLANNED, {}), PLANNED))
+
+
+def planned_study(path: Path) -> dict[str, Any]:
+    """Return the values of a study that has been run, with the counts that it was to have.
+
+    Raises:
+        InputError: The file is lost or damaged.
+    """
+    return {**stored_study(path), **stored_plan(path)}
 
 
 def stored_id(path: Path) -> str | None:

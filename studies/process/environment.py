@@ -38,6 +38,13 @@ _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+# For a process that trains on CPUs, unless the user has set them. By default glibc returns a step's
+# memory to the system and gets it back page by page in the next step. 1 << 25 is the largest value
+# that glibc accepts for the first.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+}
 
 # Ray makes its folder readable for everybody, so it gets one inside the workspace, which stays
 # closed.

@@ -15,6 +15,8 @@ Exception
 │                     and by `engine.cluster`, which uses a new host.
 ├── HostGone          Raised by `engine.host` in all other calls after the loss of its device.
 │                     Caught by `engine.trainable` and `engine.cluster`, which use a new host.
+├── TimeUp            Raised by `search.time_limit` at the end of a run's time limit. Passes through
+│                     `engine.tune_loop`; caught by `search.stages`, which reports what there is.
 └── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
                       listening to that process.
 KeyboardInterrupt
@@ -80,6 +82,10 @@ class HostGone(Exception):
 
 class Superseded(Exception):
     """A newer process of the same trial holds its seat."""
+
+
+class TimeUp(Exception):
+    """The run's time limit has come; what has finished can be reported."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -24,6 +24,9 @@ class Options:
         quiet: whether to print no description of the text, because a program reads the results.
         progress: how progress is shown: ``live``, ``plain`` (a line a minute), ``none``, or
             ``auto``: live in a terminal or a notebook, plain elsewhere.
+        time_limit: seconds after which the run ends with a verdict from the searches that fit; None
+            for no limit.
+        max_failures: number of failed trials above which the run stops; None for no limit.
     """
 
     storage: Path = Path("mlruns")
@@ -33,6 +36,8 @@ class Options:
     wait: float = 5
     quiet: bool = False
     progress: Progress = "auto"
+    time_limit: float | None = None
+    max_failures: int | None = None
 
     def study_folder(self, name: str) -> Path:
         """Return the folder of a study in the storage."""

@@ -1,5 +1,6 @@
 """Running a grid: each cell as a study of its own, then one report over all cells."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def run_grid(study: Study, options: Options, console: Console, run: RunCell = ru
     folder = options.study_folder(study.name)
     check_kinds(folder)
     _refuse_another(study, folder)
-    planned = [_as_begun(cell, options) for cell in cells(study)]
+    planned, ends = [_as_begun(cell, options) for cell in cells(study)], _end(options)
     _check_cells(planned, options)
     with _locked(study, folder):
         write_json(folder / "study.json", study.to_dict(), STUDY)
@@ -61,8 +62,20 @@ def run_grid(study: Study, options: Options, console: Console, run: RunCell = ru
             place = f"cell {number} of {len(planned)}: {cell.label}"
             say(console, f"{place} (study {cell.study.name})")
             with _naming(cell):
-                run(cell.study, options, console)
+                run(cell.study, _share_of_time(options, ends, len(planned) - number + 1), console)
         return report_grid(study, options, write=True)
+
+
+def _end(options: Options) -> float:
+    return math.inf if options.time_limit is None else time.monotonic() + options.time_limit
+
+
+def _share_of_time(options: Options, ends: float, cells_left: int) -> Options:
+    """Return the options of a cell, which gets an even share of the time that is left."""
+    if options.time_limit is None:
+        return options
+    share = (ends - time.monotonic()) / cells_left
+    return replace(options, time_limit=max(share, _LEAST_SECONDS))
 
 
 def resolve_grid(study: Study, options: Options, console: Console, budget: Budget) -> Across:
@@ -158,7 +171,9 @@ def _check_cells(planned: Sequence[Cell], options: Options) -> None:
             raise InputError(problems)
 
 
-def _problems(check: Callable[[Study, Options], None], study: Study, options: Options) -> list[str]:
+def _problems(
+    check: Callable[[Study, Options], object], study: Study, options: Options
+) -> list[str]:
     try:
         check(study, options)
     except InputError as error:

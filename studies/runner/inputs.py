@@ -1,6 +1,7 @@
 """The inputs of a study and their checks, before any compute and before anything is written."""
 
 import dataclasses
+import math
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -147,6 +148,7 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
     if options.seats is not None and not 1 <= options.seats <= MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {MOST_SEATS}"
         problems.append(f"--pack-size must be at {limit}, got {options.seats}")
+    problems += _limit_problems(options)
     base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
     return problems, base, tokenizer, _text(problems, values, tokenizer)
 
@@ -193,6 +195,15 @@ def _address_problems(address: str | None) -> list[str]:
     except (OSError, UnicodeError) as error:  # UnicodeError: the name can't be looked up
         return [f"address {address!r} can't be reached: {error}"]
     return []
+
+
+def _limit_problems(options: Options) -> list[str]:
+    problems = []
+    if options.time_limit is not None and not 0 < options.time_limit < math.inf:
+        problems.append(f"--time-limit must be above 0 s, got {options.time_limit:g}")
+    if options.max_failures is not None and options.max_failures < 0:
+        problems.append(f"--max-failures must be at least 0, got {options.max_failures}")
+    return problems
 
 
 def _blocks(

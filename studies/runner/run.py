@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from rich.console import Console
 from hylorada import InputError
 from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 from studies.engine.limits import check_limits
-from studies.files.folder_files import require_database, require_kinds
+from studies.files.folder_files import require_database, require_kinds, stored_study
 from studies.files.paths import broken_link
 from studies.process.environment import make_private, short_folder, short_root, study_environment
 from studies.process.errors import StudyStopped, as_stop
@@ -107,12 +108,15 @@ def explain_study(
     return explanation
 
 
-def check_inputs(study: Study, options: Options) -> None:
+def check_inputs(study: Study, options: Options) -> "Material":
     """Check what a run of the study would check before any compute, and run nothing.
 
     Args:
         study: checked study.
         options: where it would run.
+
+    Returns:
+        The inputs.
 
     Raises:
         InputError: there are problems; all are listed.
@@ -121,7 +125,7 @@ def check_inputs(study: Study, options: Options) -> None:
         _check_storage(options)
         from studies.runner.inputs import prepare
 
-        prepare(study, options)
+        return prepare(study, options)
 
 
 @contextmanager
@@ -144,6 +148,7 @@ def _prepare(
         check: raises for inputs that what is trained can't use, before the study is opened.
         callbacks: functions of the calling program; None for none.
     """
+    began = time.monotonic()
     with _faults_as_stops(), ExitStack() as stack:
         stack.enter_context(study_environment())
         trains = trains or not _has_results(study, options) or _has_additions(study, options)
@@ -163,7 +168,9 @@ def _prepare(
             # From here on a host loads the base, while MLflow creates its tables.
             devices.cluster(material.blocks)
         callbacks = callbacks or NO_CALLBACKS
-        yield stack.enter_context(recorded(material, devices, store, options, console, callbacks))
+        yield stack.enter_context(
+            recorded(material, devices, store, options, console, callbacks, began)
+        )
 
 
 @contextmanager
@@ -207,7 +214,6 @@ def _open_store(
     """Print all notes on the inputs, and open the study's folder."""
     from studies.files.own_designs import source_digests
     from studies.spec.points import notes
-    from studies.trials.store import Store
 
     study = material.settled(study)
     text_notes = () if options.quiet else material.text_notes
@@ -216,12 +222,29 @@ def _open_store(
     ]
     for line in (*text_notes, *(f"note: {note}" for note in (*codes, *notes(study)))):
         say(console, f"hylorada: {line}")
-    store = Store(options.study_folder(study.name), study)
+    store = _store_of(study, options)
     stack.callback(store.close)
     for note in store.notes:
         say(console, f"hylorada: note: {note}")
     store.bind_inputs(material.inputs())
     return store
+
+
+def _store_of(study: Study, options: Options) -> "Store":
+    """Open the folder of a study, which begins small if its time is limited."""
+    from studies.trials.store import Store
+
+    folder = options.study_folder(study.name)
+    if options.time_limit is None:
+        return Store(folder, study)
+    from studies.search.time_limit import begun
+    from studies.trials.records import read_records
+
+    before = None
+    if (folder / "study.json").exists():
+        stored = stored_study(folder / "study.json")
+        before = replace(study, trials=stored["trials"], searches=stored["searches"])
+    return Store(folder, begun(study, before, read_records(folder)), study)
 
 
 def _on_their_ray(options: Options) -> Options:

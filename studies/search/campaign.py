@@ -3,7 +3,7 @@
 A fourth stage, used only by ``hylorada explain``, trains the configurations that explain a winner.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +11,7 @@ from studies.process.listing import first_names
 from studies.search.added import Added
 from studies.search.ledger import Ledger, Stage
 from studies.search.pruners import make_pruner
+from studies.search.time_limit import TimeLimit
 from studies.spec.study import Study
 from studies.trials.messages import Job, Report
 from studies.trials.records import Record, place_name, ranked
@@ -29,26 +30,40 @@ class Search(Stage):
 
     Args:
         ledger: ledger of the study. Trials left running by an earlier process are handed out first.
+        limit: time limit, within which the search grows; None searches the whole study.
     """
 
     title = "search"
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, limit: TimeLimit | None = None) -> None:
         super().__init__(ledger)
-        study = self._store.study
-        self._places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-        self._pruner = make_pruner(study)
-        searched = [
-            r for search, arm in self._places for r in self._store.of("search", arm, search)
-        ]
-        self._feed_pruner(searched)
-        self._unfinished = [r for r in searched if self._is_unfinished(r)]
+        self._limit = limit
+        self._pruner = make_pruner(self._store.plan)
+        self._unfinished: list[Record] = []
+        self._resume(range(self._store.study.searches))
+
+    def grow(self) -> None:
+        """Add trials or searches to a time-limited study for as long as there is time for them."""
+        while self._limit and not self._unfinished and not self._open_places():
+            larger = self._limit.next_study()
+            if larger is None:
+                return
+            before = self._store.study.searches
+            self._store.grow(larger)
+            self._resume(range(before, larger.searches))
 
     def remaining(self) -> int:
-        """Return the number of unfinished and unproposed trials not yet handed out."""
-        return len(self._unfinished) + sum(
-            self._store.planned(arm, search) - count
-            for (search, arm), count in self._open_places().items()
+        """Return the number of unfinished and unproposed trials not yet handed out.
+
+        Of a study that may still grow, the planned trials count too.
+        """
+        return (
+            len(self._unfinished)
+            + self._to_come()
+            + sum(
+                self._store.planned(arm, search) - count
+                for (search, arm), count in self._open_places().items()
+            )
         )
 
     def next_job(self) -> tuple[Job, int] | None:
@@ -57,16 +72,36 @@ class Search(Stage):
             return self._hand_out(self._unfinished.pop(0))
         if not (places := self._open_places()):
             return None
-        search, arm = min(places, key=lambda place: (places[place], self._places.index(place)))
+        search, arm = min(places, key=lambda place: places[place])  # the first of several
         return self._hand_out(self._store.propose(arm, search))
 
     def _open_places(self) -> dict[tuple[int, str], int]:
         """Return each search and arm that still needs trials, with its number of trials so far."""
+        study = self._store.study
         counts = {
             (search, arm): len(self._store.of("search", arm, search))
-            for search, arm in self._places
+            for search in range(study.searches)
+            for arm in study.arms
         }
         return {(s, arm): n for (s, arm), n in counts.items() if n < self._store.planned(arm, s)}
+
+    def _to_come(self) -> int:
+        """Return the number of trials by which a time-limited study may still grow."""
+        if self._limit is None or self._limit.closed:
+            return 0
+        study, plan = self._store.study, self._store.plan
+        return len(study.arms) * (plan.searches * plan.trials - study.searches * study.trials)
+
+    def _mine(self) -> Iterable[Record]:
+        """Return the trials of the searches that are run; later ones may have been begun before."""
+        return (r for r in super()._mine() if r.search < self._store.study.searches)
+
+    def _resume(self, searches: Iterable[int]) -> None:
+        """Resume searches from their stored trials: rebuild the rungs, and note what to finish."""
+        places = [(search, arm) for search in searches for arm in self._store.study.arms]
+        searched = [r for search, arm in places for r in self._store.of("search", arm, search)]
+        self._feed_pruner(searched)
+        self._unfinished += [r for r in searched if self._is_unfinished(r)]
 
     def _prunes(self, record: Record, report: Report) -> bool:
         if self._pruner is None:
@@ -181,19 +216,20 @@ class Campaign:
     Args:
         ledger: ledger of the study. A new campaign on the same ledger resumes from its records.
         explain: the records of the runs that explain a winner.
+        limit: time limit, within which the search grows; None searches the whole study.
     """
 
-    def __init__(self, ledger: Ledger, explain: Sequence[Record] = ()) -> None:
-        self._ledger = ledger
-        study = ledger.store.study
-        explain_runs = {r.name for r in (*_begun(ledger.store), *explain)}
-        # The later stages, each with the most runs that it can have.
-        self._later: list[tuple[Callable[[Ledger], Rerun], int]] = [
-            (Select, wanted_runs(study, "select")),
-            (Confirm, wanted_runs(study, "confirm")),
-            (partial(Explain, requested=explain), len(explain_runs)),
+    def __init__(
+        self, ledger: Ledger, explain: Sequence[Record] = (), limit: TimeLimit | None = None
+    ) -> None:
+        self._ledger, self._limit = ledger, limit
+        self._explain = len({r.name for r in (*_begun(ledger.store), *explain)})
+        self._later: list[Callable[[Ledger], Rerun]] = [
+            Select,
+            Confirm,
+            partial(Explain, requested=explain),
         ]
-        self._stage: Stage = Search(ledger)
+        self._stage: Stage = Search(ledger, limit)
         self._added = Added(ledger)
         self._enter_next_stages()
         if self._stage.ended() and (count := self._added.remaining()):
@@ -206,8 +242,14 @@ class Campaign:
 
     def remaining(self) -> int:
         """Return an upper bound on the trials left to hand out, as if every arm had a winner."""
-        later = sum(count for _, count in self._later)
-        return self._stage.remaining() + later + self._added.remaining()
+        store = self._ledger.store
+        study = store.plan if self._limit and not self._limit.closed else store.study
+        most = (wanted_runs(study, "select"), wanted_runs(study, "confirm"), self._explain)
+        return (
+            self._stage.remaining()
+            + sum(most[len(most) - len(self._later) :])
+            + self._added.remaining()
+        )
 
     def receive(self) -> bool:
         """Carry out what users have requested meanwhile, and return whether there are new jobs."""
@@ -216,6 +258,8 @@ class Campaign:
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next job, or None at the end and while a stage waits for its last trials."""
+        if isinstance(self._stage, Search):
+            self._stage.grow()
         if self.is_searching and self._stage.ended():
             self._report_exhausted_spaces()
         self._enter_next_stages()
@@ -241,8 +285,7 @@ class Campaign:
     def _enter_next_stages(self) -> None:
         """Enter the next stage for as long as the current one has ended."""
         while self._later and self._stage.ended():
-            stage, _ = self._later.pop(0)
-            self._stage = stage(self._ledger)
+            self._stage = self._later.pop(0)(self._ledger)
             if self._stage.remaining():
                 self._announce()
 

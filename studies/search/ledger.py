@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from studies.process.errors import StudyStopped
 from studies.progress.panel import Panel
 from studies.trials.messages import Job, Report
 from studies.trials.records import STOPPED, Record, State
@@ -44,6 +45,13 @@ class Ledger:
 
     The store comes first because a study resumes from it. The calling program's own functions come
     last.
+
+    Args:
+        store: Store of the study.
+        tracker: Tracker of its trials.
+        panel: Panel that shows its progress.
+        callbacks: Functions of the calling program.
+        max_failures: Number of failed trials above which the study stops; None for no limit.
     """
 
     def __init__(
@@ -52,9 +60,10 @@ class Ledger:
         tracker: TrialTracker,
         panel: Panel,
         callbacks: Callbacks = NO_CALLBACKS,
+        max_failures: int | None = None,
     ) -> None:
         self.store, self.tracker, self.panel = store, tracker, panel
-        self._callbacks = callbacks
+        self._callbacks, self._max_failures = callbacks, max_failures
         self._stops: set[str] = set()
         self.receive()
         tracker.catch_up(store.records.values())
@@ -87,8 +96,26 @@ class Ledger:
         self.panel.update()
         _call_back("on_report", self._callbacks.on_report, record)
 
+    def check_failures(self) -> None:
+        """Raise if too many trials of the study have failed, in this run and before.
+
+        Raises:
+            StudyStopped: They have.
+        """
+        failed = [r for r in self.store.records.values() if r.state == "failed"]
+        if self._max_failures is not None and len(failed) > self._max_failures:
+            count = f"{len(failed)} trial{'s have' if len(failed) > 1 else ' has'} failed"
+            raise StudyStopped(
+                f"{count}, more than --max-failures {self._max_failures} allows; for example "
+                f"{failed[-1].name}: {failed[-1].reason}. Give a larger number to continue"
+            )
+
     def fail(self, record: Record, reason: str, traceback: str) -> None:
-        """Record the failure of a trial; print the traceback if it is the study's first failure."""
+        """Record the failure of a trial; print the traceback if it is the study's first failure.
+
+        Raises:
+            StudyStopped: Too many trials have failed.
+        """
         first = not any(r.state == "failed" for r in self.store.records.values())
         log = self.store.write_error(record.name, traceback)
         if first:
@@ -97,6 +124,7 @@ class Ledger:
                 f"log: {log}; other trials continue"
             )
         self.finish(record, "failed", reason)
+        self.check_failures()
 
     def finish(self, record: Record, state: State, reason: str | None = None) -> None:
         """Record the end of a trial."""

@@ -1,6 +1,7 @@
 """A study open in this process, whose MLflow runs get its true status however it ends."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class OpenStudy:
         progress: how progress is shown.
         callbacks: functions of the calling program.
         check: raises `Interrupted` if a signal has ended the process.
+        max_failures: number of failed trials above which the study stops; None for no limit.
+        ends: time by the monotonic clock at which a time-limited run should end.
     """
 
     material: "Material"
@@ -54,11 +57,18 @@ class OpenStudy:
     progress: Progress
     callbacks: Callbacks
     check: Callable[[], None]
+    max_failures: int | None = None
+    ends: float | None = None
 
     @property
     def cluster(self) -> "Cluster":
         """The cluster with the study's text; started or joined on first use."""
         return self.devices.cluster(self.material.blocks)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of blocks of each split that the study uses."""
+        return {split: blocks.num_blocks for split, blocks in self.material.blocks.items()}
 
 
 @contextmanager
@@ -69,10 +79,12 @@ def recorded(
     options: Options,
     console: Console,
     callbacks: Callbacks = NO_CALLBACKS,
+    began: float | None = None,
 ) -> Iterator[OpenStudy]:
     """Open a study's MLflow runs, and close them with their true status at the end of the context.
 
-    On an interruption or an error the devices are closed too.
+    On an interruption or an error the devices are closed too. A time limit counts from ``began``,
+    by the monotonic clock, or from now.
 
     Raises:
         Interrupted: a signal has ended the process.
@@ -87,10 +99,12 @@ def recorded(
             say=partial(say, console),
         )
     try:
-        tracker.describe(material.provenance, _parent_params(store.study))
+        tracker.describe(material.provenance, _parent_params(store.plan))
         with _interrupted(store.folder, partial(say, console)) as check:
             yield OpenStudy(
-                material, devices, store, tracker, console, options.progress, callbacks, check
+                *(material, devices, store, tracker, console, options.progress, callbacks, check),
+                max_failures=options.max_failures,
+                ends=_end(options, began),
             )
     # On a joined cluster, Ray turns SIGTERM into SystemExit.
     except (KeyboardInterrupt, SystemExit) as error:
@@ -100,6 +114,12 @@ def recorded(
         _break_off(devices, store, tracker, "FAILED")
         raise
     (store.folder / OPEN).unlink(missing_ok=True)
+
+
+def _end(options: Options, began: float | None) -> float | None:
+    if options.time_limit is None:
+        return None
+    return (time.monotonic() if began is None else began) + options.time_limit
 
 
 @contextmanager

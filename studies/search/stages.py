@@ -9,18 +9,21 @@ from typing import Any
 from hylorada import InputError
 from studies.analysis.results import Results, gather, read_results, write_results
 from studies.files.folder_files import read_json, write_json
-from studies.process.errors import StudyStopped
+from studies.process.errors import StudyStopped, TimeUp
 from studies.progress.panel import Panel
 from studies.reporting.description import describe, figure_files
 from studies.reporting.html_report import write_html
+from studies.search.first_forecast import with_forecast
 from studies.search.open_study import OpenStudy
+from studies.search.time_limit import TimeLimit, limit_notes
 from studies.spec.points import first_points
 from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.trials.explanations import EXPLAIN_FILE
 from studies.trials.messages import Job
-from studies.trials.records import Record
+from studies.trials.records import Record, planned_trials
 from studies.trials.store import Store
+from studies.trials.winners import counting
 
 _BASE = "base"  # owner of the checksum of base.json
 
@@ -38,37 +41,71 @@ def search_and_confirm(opened: OpenStudy, explain: Sequence[Record] = ()) -> Map
         The metrics of the base alone on the test split.
 
     Raises:
-        StudyStopped: a fault outside the trials keeps them from continuing.
+        StudyStopped: a fault outside the trials keeps them from continuing, or the time limit came
+            before anything could be compared.
     """
     # Imported here, because Ray reads the environment when it is imported.
     from studies.search.campaign import Campaign
     from studies.search.ledger import Ledger
 
     with Panel(opened.store, opened.console, opened.progress) as panel:
-        ledger = Ledger(opened.store, opened.tracker, panel, opened.callbacks)
-        campaign = Campaign(ledger, explain)
+        limit = _time_limit(opened, panel)
+        ledger = Ledger(
+            *(opened.store, opened.tracker, panel),
+            callbacks=with_forecast(opened, panel.say, len(explain)),
+            max_failures=opened.max_failures,
+        )
+        campaign = Campaign(ledger, explain, limit)
         if campaign.is_searching:
             _begin_search(opened, panel)
 
         def attend() -> bool:
             opened.check()
+            if limit is not None:
+                limit.check()
             return campaign.receive()
 
-        while campaign.remaining():
-            ended = _ended(opened.store)
-            opened.cluster.run(campaign, attend)
-            # Tune may end with trials that it could not start again; a new campaign has them, and
-            # those that users have added since.
-            campaign = Campaign(ledger, explain)
-            if campaign.remaining() and _ended(opened.store) == ended:
-                raise StudyStopped(
-                    f"Ray Tune has ended with {campaign.remaining()} trials left to do"
-                )
+        try:
+            while campaign.remaining():
+                ledger.check_failures()
+                ended = _ended(opened.store)
+                opened.cluster.run(campaign, attend)
+                # Tune may end with trials that it could not start again; a new campaign has them,
+                # and those that users have added since.
+                campaign = Campaign(ledger, explain, limit)
+                if campaign.remaining() and _ended(opened.store) == ended:
+                    raise StudyStopped(
+                        f"Ray Tune has ended with {campaign.remaining()} trials left to do"
+                    )
+        except TimeUp:
+            _require_pairs(opened.store)
         return base_metrics(opened.store.folder, lambda: opened.cluster.evaluate_base("test"))
 
 
 def _ended(store: Store) -> int:
     return sum(r.state != "running" for r in store.records.values())
+
+
+def _time_limit(opened: OpenStudy, panel: Panel) -> TimeLimit | None:
+    if opened.ends is None:
+        return None
+    return TimeLimit(
+        opened.ends, opened.store, opened.sizes, lambda: opened.cluster.place, panel.say
+    )
+
+
+def _require_pairs(store: Store) -> None:
+    """Raise if no two arms have a finished confirm run each, so that there is nothing to report.
+
+    Raises:
+        StudyStopped: There is nothing to compare.
+    """
+    runs = [r for r in counting(store.study, store.records, "confirm") if r.state == "complete"]
+    if len({r.arm for r in runs if r.factor == 1}) < min(2, len(store.study.arms)):
+        raise StudyStopped(
+            "the time limit has come before any two arms could be compared; the same command "
+            "continues, and a longer --time-limit gets further"
+        )
 
 
 def report(opened: OpenStudy, base: Mapping[str, Any]) -> Results:
@@ -81,7 +118,7 @@ def report(opened: OpenStudy, base: Mapping[str, Any]) -> Results:
     from studies.search.campaign import find_winners
 
     store, material = opened.store, opened.material
-    missing = list(find_winners(store).missing)
+    missing = [*limit_notes(store), *find_winners(store).missing]
     results = gather(
         store, base, material.provenance, missing, results_so_far(store), material.test_documents
     )
@@ -141,7 +178,8 @@ def base_metrics(folder: Path, evaluate: Callable[[], Mapping[str, Any]]) -> Map
 
 def _begin_search(opened: OpenStudy, panel: Panel) -> None:
     """Announce the search, and probe each arm at its first points."""
-    store, study = opened.store, opened.store.study
+    store = opened.store
+    study = store.study if opened.ends is None else store.plan
     times = f"{study.searches} searches of " if study.searches > 1 else ""
     panel.say(
         f"{study.name}: {times}{study.trials} trial{'s' * (study.trials > 1)} for each of "
@@ -151,7 +189,11 @@ def _begin_search(opened: OpenStudy, panel: Panel) -> None:
         _probe_job(study, arm, point) for arm in study.arms for point in first_points(study, arm)
     ]
     opened.cluster.probe(jobs)
-    planned = [store.planned(arm, s) for s in range(study.searches) for arm in study.arms]
+    planned = [
+        planned_trials(study, store.records, arm, s)
+        for s in range(study.searches)
+        for arm in study.arms
+    ]
     panel.begin("search", sum(planned))
 
 

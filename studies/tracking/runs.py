@@ -181,10 +181,7 @@ class StudyRuns:
 
     def end(self, status: str) -> None:
         """End the parent run and all running trials, which may be resumed later."""
-        for child in self._children.values():
-            if child.status == "RUNNING":
-                self.client.set_terminated(child.id, status=status)
-                child.status = status
+        self._end_running(status)
         self.client.set_terminated(self.parent, status=status)
 
     def finish(
@@ -196,12 +193,15 @@ class StudyRuns:
     ) -> None:
         """Store files, metrics and description of the whole study, and end the parent run.
 
+        Trials that a time limit has left running may be resumed later.
+
         Args:
             files: The folder among the parent's artifacts for each file; missing files are skipped.
             metrics: Metrics of the parent run.
             time: Time of the metrics and of the end in epoch milliseconds; the same in each call.
             description: The study's answer in Markdown.
         """
+        self._end_running("KILLED")
         run = self.client.get_run(self.parent)
         there = {path: folder for path, folder in files.items() if path.exists()}
         for path, folder in there.items():
@@ -224,6 +224,12 @@ class StudyRuns:
         known = self.client.get_experiment(self._experiment).tags
         # Above the table of runs, the page shows one line.
         self._tag_experiment(note_tags(known, text.replace("  \n", "\n\n", 1)))
+
+    def _end_running(self, status: str) -> None:
+        for child in self._children.values():
+            if child.status == "RUNNING":
+                self.client.set_terminated(child.id, status=status)
+                child.status = status
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""

@@ -7,16 +7,19 @@ database in line with the trial files, or rebuilds it from them.
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
 
 from hylorada import InputError
 from studies.files.folder_files import (
+    PLANNED,
     STUDY,
     append_line,
     hold_study,
     read_json,
+    stored_plan,
     stored_study,
     write_atomically,
     write_json,
@@ -53,20 +56,32 @@ class Store:
     Args:
         folder: Folder of the study.
         study: The study to run now.
+        plan: The study that it may grow to within this run (:meth:`grow`), which has larger counts;
+            None if it does not grow.
+
+    Attributes:
+        study: The study as far as it is to be run.
+        plan: The study that it may grow to, in this run or a later one. What is proposed depends on
+            its counts, so that a study which has grown is as one that was large from the start.
 
     Raises:
         InputError: Another process runs the study, the folder holds a study with other settings, or
             one of its files is lost or damaged; nothing has been written.
     """
 
-    def __init__(self, folder: Path, study: Study) -> None:
+    def __init__(self, folder: Path, study: Study, plan: Study | None = None) -> None:
         check_kinds(folder)
-        self.folder, self.study = folder, study
+        self.folder, self.study, self._requested = folder, study, plan or study
         self._lock = hold_study(folder, study.name)
         drop_stop(folder)  # meant for a run that has died before it could act on it
         self.records: dict[str, Record] = {}
         self.notes: list[str] = []  # what the user must know about the state of the folder
-        self._optuna = OptunaStudies(folder, study, self.notes.append)
+        try:
+            self.plan = self._larger_plan()
+        except BaseException:
+            self._lock.release()
+            raise
+        self._optuna = OptunaStudies(folder, self.plan, self.notes.append)
         try:
             self._open()
         except BaseException:
@@ -96,6 +111,11 @@ class Store:
         self._optuna.close()
         drop_stop(self.folder)
         self._lock.release()
+
+    def grow(self, study: Study) -> None:
+        """Go on with a larger study, which is at most the planned one."""
+        self.study = study
+        self._write_study()
 
     def of(self, stage: str, arm: str, search: int | None = None) -> list[Record]:
         """Return the records of one stage and arm, by search and number."""
@@ -225,7 +245,7 @@ class Store:
             problems.append(
                 "give the new study another name (--name), or restore the former settings"
             )
-        problems += [f"study {name!r}: {f}" for f in fewer(before, self.study)]
+        problems += [f"study {name!r}: {f}" for f in fewer(before, self._requested)]
         if problems:
             raise InputError(problems)
 
@@ -249,9 +269,23 @@ class Store:
             )
         return stored or os.urandom(8).hex()
 
+    def _larger_plan(self) -> Study:
+        """Return the requested study, with the counts of the stored plan where they are larger."""
+        path = self.folder / "study.json"
+        stored = stored_plan(path) if path.exists() else {}
+        requested = self._requested
+        return replace(
+            requested,
+            trials=max(requested.trials, stored.get("trials", 0)),
+            searches=max(requested.searches, stored.get("searches", 0)),
+        )
+
     def _write_study(self) -> None:
-        """Write the study with a copy of its id, and the id itself if it is lost."""
-        write_json(self.folder / "study.json", {**self.study.to_dict(), "id": self.id}, STUDY)
+        """Write the study with its plan and a copy of its id, and the id itself if it is lost."""
+        planned = {"trials": self.plan.trials, "searches": self.plan.searches}
+        plan = {n: count for n, count in planned.items() if count > getattr(self.study, n)}
+        values = {**self.study.to_dict(), **({PLANNED: plan} if plan else {}), "id": self.id}
+        write_json(self.folder / "study.json", values, STUDY)
         path = self.folder / "id"
         if not path.exists() or path.read_bytes() != self.id.encode():
             write_atomically(path, self.id)

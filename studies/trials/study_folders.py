@@ -11,6 +11,7 @@ from hylorada import InputError, nearest
 from studies.files.folder_files import (
     require_kinds,
     require_readable,
+    planned_study,
     stored_study,
     study_lock,
 )
@@ -76,7 +77,7 @@ def as_begun(
     """
     if folder is None:
         return values
-    stored = stored_study(folder / "study.json")
+    stored = planned_study(folder / "study.json")
     if asked_for:
         larger = {name: max(values[name], stored[name]) for name in GROWING}
         if values["seed_list"]:  # decides the number of seeds

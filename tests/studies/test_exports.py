@@ -7,10 +7,20 @@ import textwrap
 import studies
 
 PUBLIC = [
-    *("Arm", "Callbacks", "Choice", "Options", "Parameter", "Range", "Record", "Results"),
+    *(
+        "Arm",
+        "Callbacks",
+        "Choice",
+        "Estimate",
+        "Options",
+        "Parameter",
+        "Range",
+        "Record",
+        "Results",
+    ),
     *("Space", "Study", "StudyResults", "StudyStopped"),
-    *("add_trial", "compare_studies", "extend_study", "get_study", "load_results", "run_study"),
-    *("stop_study", "stop_trial"),
+    *("compare_studies", "estimate", "extend_study", "get_study", "load_results", "run_study"),
+    *("add_trial", "stop_study", "stop_trial"),
 ]
 
 

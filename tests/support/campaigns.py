@@ -73,13 +73,16 @@ class Folder:
         self._path = path
         self.store: Store | None = None
         self.callbacks = NO_CALLBACKS
+        self.max_failures: int | None = None
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
 
     def open(self, **changes: Any) -> Ledger:
         self.close()
         self.store = Store(self._path, Study.from_dict(VALUES | changes))
         self.tracker, self.panel = RecordingTracker(), RecordingPanel()
-        self.ledger = Ledger(self.store, self.tracker, cast(Panel, self.panel), self.callbacks)
+        self.ledger = Ledger(
+            self.store, self.tracker, cast(Panel, self.panel), self.callbacks, self.max_failures
+        )
         return self.ledger
 
     def renew(self) -> None:

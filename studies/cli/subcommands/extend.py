@@ -8,6 +8,7 @@ from studies.cli.command import Command
 from studies.cli.options import (
     add_json,
     add_larger_counts,
+    add_limits,
     add_place,
     add_storage,
     add_study_name,
@@ -36,6 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_name(parser)
     add_larger_counts(parser)
     add_place(parser)
+    add_limits(parser)
     add_storage(parser)
     add_json(parser)
 

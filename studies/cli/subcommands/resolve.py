@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
-from studies.cli.options import add_json, add_place, add_storage, add_study_name
+from studies.cli.options import add_json, add_place, add_storage, add_study_name, seconds
 from studies.cli.stored_studies import open_study
 from studies.cli.study_runs import run_and_print
 from studies.files.folder_files import stored_study
@@ -13,7 +13,6 @@ from studies.spec.study import Study
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 _DESCRIPTION = """\
 Add searches to a study that has been run until every comparison is decided, or the time is up.
 
@@ -27,21 +26,6 @@ _EXAMPLES = """\
 """
 
 
-def _seconds(text: str) -> float:
-    """Return an option's value, such as 90s, 30m or 2h, in seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: The value is not a time.
-    """
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
-    try:
-        return float(number) * _UNITS[unit]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a time such as 90s, 30m or 2h, got {text!r}"
-        ) from None
-
-
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_name(parser)
     parser.add_argument(
@@ -53,7 +37,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--time-limit",
-        type=_seconds,
+        dest="seconds",
+        type=seconds,
         metavar="TIME",
         help="start no further searches that would end after this time, such as 90s, 30m or 2h; "
         "default: none",
@@ -68,7 +53,7 @@ def _run(args: argparse.Namespace, console: "Console") -> int:
     from studies.runner.resolve import Budget, resolve
     from studies.runner.run import run_study
 
-    budget = Budget(args.margin, args.time_limit)
+    budget = Budget(args.margin, args.seconds)
     if study.grid:
         from studies.cli.grids import run_grid_and_print
         from studies.runner.grid import resolve_grid

@@ -4,7 +4,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
-from studies.cli.options import add_json, add_place, add_storage, add_study, run_options
+from studies.cli.options import (
+    add_json,
+    add_limits,
+    add_place,
+    add_storage,
+    add_study,
+    run_options,
+)
 from studies.cli.requested_study import checked_study
 from studies.cli.study_runs import train_and_print
 
@@ -25,6 +32,7 @@ _EXAMPLES = """\
   hylorada run learnable_bucketing
   hylorada run learnable_bucketing --name mine --data notes.txt --set defaults.max_steps=200
   hylorada run --config study.yaml
+  hylorada run learnable_bucketing --time-limit 1h30m
   hylorada run context_length --set 'grid.block_size=[64, 128]'
 """
 
@@ -32,6 +40,7 @@ _EXAMPLES = """\
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     add_place(parser)
+    add_limits(parser)
     add_storage(parser)
     add_json(parser)
 

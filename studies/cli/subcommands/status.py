@@ -11,7 +11,7 @@ from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
 from studies.cli.stored_studies import open_study
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import stored_plan, stored_study
 from studies.process.mlflow_address import shown
 from studies.process.options import default_uri
 from studies.spec.grid import cells
@@ -66,9 +66,18 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
+        _print_plan(args, folder)
         for line in waiting_lines(folder):
             print(line)
     return 0
+
+
+def _print_plan(args: argparse.Namespace, folder: Path) -> None:
+    """Print what a time limit has left out."""
+    if plan := stored_plan(folder / "study.json"):
+        counts = " and ".join(f"{count} {name}" for name, count in plan.items())
+        command = shlex.join(["hylorada", "run", args.study, *_where(args)])
+        print(f"Kept small by a time limit. To continue to {counts}: {command}")
 
 
 def _print_status(

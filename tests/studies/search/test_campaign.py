@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from campaigns import VALUES, Folder, report, train
 
+from studies.process.errors import StudyStopped
 from studies.search.campaign import Campaign, Confirm, Search, find_winners
 from studies.search.ledger import Callbacks, Ledger
 from studies.trials.messages import Report
@@ -116,6 +117,29 @@ def test_search_takes_failures_once(folder: Folder) -> None:
         ledger.store.trial_folder(job.name) / "error.txt"
     ).read_text() == "Traceback of the first"
     assert len(folder.tracker.calls) == calls
+
+
+def test_study_stops_once_more_trials_have_failed_than_allowed(folder: Folder) -> None:
+    folder.max_failures = 1
+    search = Search(folder.open())
+    first, second = (search.next_job() or pytest.fail("no job") for _ in range(2))
+    search.on_failure(first[0].name, "out of memory", "Traceback")
+    with pytest.raises(StudyStopped, match="2 trials have failed, more than --max-failures 1"):
+        search.on_failure(second[0].name, "no such shape", "Traceback")
+    ledger = folder.open()  # both failures are stored, so it stops again
+    assert [r.state for r in ledger.store.records.values()] == ["failed", "failed"]
+    with pytest.raises(StudyStopped, match="fixed-0000: no such shape"):
+        ledger.check_failures()
+    folder.max_failures = 2
+    folder.open().check_failures()
+
+
+def test_no_failure_is_allowed_with_a_limit_of_0(folder: Folder) -> None:
+    folder.max_failures = 0
+    search = Search(folder.open())
+    job, _ = search.next_job() or pytest.fail("no job")
+    with pytest.raises(StudyStopped, match="1 trial has failed, more than --max-failures 0"):
+        search.on_failure(job.name, "out of memory", "Traceback")
 
 
 def test_search_ignores_a_step_it_has_seen(folder: Folder) -> None:
