@@ -9,6 +9,7 @@ from .adapters.landmarks.position_adaptive import (
 )
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
+from .base_models.builtin_folder import builtin_base
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
 from .config import HyLoRADAConfig, TrainingConfig
 from .config_values import field_problems
@@ -61,6 +62,7 @@ __all__ = [
     "UnreadableCheckpoint",
     "apply_per_layer_landmarks",
     "build_blocks",
+    "builtin_base",
     "count_landmark_params",
     "derive_seed",
     "evaluate",
