@@ -1,13 +1,12 @@
 """What commands do for a grid: run it, print its report, and tell how far its cells have come."""
 
 import argparse
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.cli.options import run_options
-from studies.cli.study_runs import run_or_say_why
+from studies.cli.study_runs import page_hint, run_or_say_why
 from studies.files.folder_files import stored_study
 from studies.process.options import Options
 from studies.spec.study import Study
@@ -40,9 +39,8 @@ def run_grid_and_print(
     def show() -> None:
         print_across(result, args.json)
         if not args.json:
-            storage = shlex.quote(str(args.storage))
             report = options.study_folder(study.name) / "report.html"
-            print(f"report: {report}   MLflow: hylorada ui --storage {storage}")
+            print(f"report: {report}   {page_hint(args)}")
 
     printing(show)
     crashed = [tell_failures(options.study_folder(cell.study)) for cell in result.cells]

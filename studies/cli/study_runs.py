@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hylorada import InputError
 from studies.cli.options import run_options
 from studies.process.errors import StudyStopped, uncoloured
-from studies.process.options import Options
+from studies.process.options import WANDB, Options
 from studies.process.provenance import command_line
 from studies.spec.study import Study
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from studies.analysis.results import Results
 
 T = TypeVar("T")
+
+
+def page_hint(args: argparse.Namespace) -> str:
+    """Return where the runs of a study are shown."""
+    if (args.tracking_uri or "").startswith(WANDB):
+        return f"W&B: {args.tracking_uri}"
+    return f"MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}"
 
 
 def run_and_print(
@@ -47,8 +54,7 @@ def run_and_print(
     def show() -> None:
         print_results(results, args.json)
         if not args.json:
-            storage = shlex.quote(str(args.storage))
-            print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {storage}")
+            print(f"report: {folder / 'report.html'}   {page_hint(args)}")
 
     printing(show)
     crashed = tell_failures(folder)
