@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The console script, in a module whose name no folder of a user is likely to have."""
 
 import os

@@ -12,6 +12,7 @@ from .adapters.landmarks.position_adaptive import (
 from .adapters.landmarks.registry import count_landmark_params
 from .adapters.lora import PositionBias
 from .adapters.running_pools import Tokens
+from .base_models.builtin_folder import builtin_base
 from .base_models.loading import BaseInfo, inspect_base, load_base, load_tokenizer
 from .config import HyLoRADAConfig, TrainingConfig
 from .config_values import field_problems
@@ -66,6 +67,7 @@ __all__ = [
     "UnreadableCheckpoint",
     "apply_per_layer_landmarks",
     "build_blocks",
+    "builtin_base",
     "count_landmark_params",
     "derive_seed",
     "evaluate",

@@ -54,6 +54,23 @@ def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def number_limits(name: str, hint: Any) -> tuple[float, float]:
+    """Return the lowest and the highest allowed value of a field that holds numbers.
+
+    Both are allowed themselves, as :func:`field_problems` checks them; infinite where there is no
+    limit.
+
+    Args:
+        name: name of the field.
+        hint: type of its numbers, ``int`` or ``float``.
+    """
+    low, high = _NUMBER_LIMITS.get(name, (-math.inf, math.inf))
+    if name in _ABOVE_ZERO:
+        low = _SMALLEST
+    largest = _LARGEST_REAL if hint is float else _LARGEST_WHOLE
+    return low, (largest if high == math.inf else high)
+
+
 def _value_problem(name: str, value: Any, hint: Any) -> str | None:
     if names := _named(hint):
         allowed, also = get_args(names), get_args(hint) if hint is not names else ()

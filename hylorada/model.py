@@ -82,7 +82,7 @@ class HyLoRADAModel(BaseAttributes):
 
         Args:
             base: a model of the shape the adapter was saved with, or a name for :func:`load_base`.
-            folder: folder of the saved adapter, or a ``checkpoint-...`` of Trainer.
+            folder: folder of the saved adapter, a ``checkpoint-...`` of Trainer, or a hub id.
             is_trainable: whether the adapter's parameters get gradients and the model starts in
                 training mode.
 

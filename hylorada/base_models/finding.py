@@ -13,6 +13,7 @@ from typing import Any
 
 from huggingface_hub import constants, try_to_load_from_cache
 
+from hylorada.base_models.builtin_folder import builtin_base
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.lfs_pointers import pointer_problem
 from hylorada.errors import InputError
@@ -56,9 +57,7 @@ def find_base(model: str) -> BaseLocation:
     """
     if model == SMOLLM2:
         return _find_smollm2()
-    folder = (
-        Path(__file__).parents[1] / "tiny" if model == TINY else Path(os.path.expanduser(model))
-    )
+    folder = builtin_base() if model == TINY else Path(os.path.expanduser(model))
     if model and os.path.isdir(folder):
         return _find_folder(model, folder)
     if not _HUB_ID.fullmatch(model):

@@ -26,6 +26,7 @@ from hylorada.base_models.finding import find_base
 from hylorada.base_models.lfs_pointers import pointer_problem
 from hylorada.base_models.portable_names import portable_path
 from hylorada.errors import InputError
+from hylorada.saving.finding_adapters import find_adapter, local_folder
 from hylorada.saving.tensor_checks import (
     FORMAT,
     base_problems,
@@ -70,7 +71,7 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
             is written.
     """
     check_base(base)
-    folder = _folder(folder)
+    folder = local_folder(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"adapter {str(folder)!r}: is a file, must be a folder")
     lora, other = _split(adapter)
@@ -101,7 +102,8 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
 
     Args:
         base: a model of the shape that the adapter was saved with; it is not changed.
-        folder: folder of the saved adapter, or a ``checkpoint-...`` of Trainer.
+        folder: folder of the saved adapter, a ``checkpoint-...`` of Trainer, or the id of a
+            repository of the hub, such as ``user/name``.
 
     Returns:
         An adapter on the base's device, fp32 (fp64 for an fp64 base).
@@ -111,7 +113,7 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
             non-finite, or the base doesn't fit.
     """
     check_base(base)
-    folder = _folder(folder)
+    folder = find_adapter(folder)
     if is_checkpoint(folder):
         return load_checkpoint(base, folder)
     values = _read_config(folder)
@@ -140,17 +142,6 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
         )
     _check_digests(folder, values["sha256"])
     return adapter
-
-
-def _folder(folder: str | Path) -> Path:
-    """Return the folder with ``~`` expanded.
-
-    Raises:
-        InputError: the text is empty.
-    """
-    if not str(folder):  # as a path it would silently mean the working folder
-        raise InputError("adapter '': must name a folder, got empty text")
-    return Path(folder).expanduser()
 
 
 def _split(adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

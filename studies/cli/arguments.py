@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from studies.cli.subcommands import (
     report,
     resolve,
     run,
+    schema,
     show,
     status,
     ui,
@@ -33,6 +35,7 @@ COMMANDS: Mapping[str, Command] = {
         *(run.COMMAND, estimate.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
         *(watch.COMMAND, stop.COMMAND, add.COMMAND),
         *(list_.COMMAND, show.COMMAND, report.COMMAND, compare.COMMAND, status.COMMAND),
+        schema.COMMAND,
         *(evaluate.COMMAND, export.COMMAND, bench.COMMAND, ui.COMMAND),
     )
 }
@@ -54,6 +57,8 @@ examples:
       all settings as YAML, to edit and run with --config study.yaml
   hylorada report learnable_bucketing --json
       the results, for a program
+
+eval "$(register-python-argcomplete hylorada)" in bash or zsh completes commands and names with Tab.
 
 `hylorada COMMAND --help` explains a command. Options must be written in full: --trials, not --tri.
 Running the same command again resumes; nothing that has finished is run twice.
@@ -79,6 +84,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         SystemExit: Help was printed, or the command line is wrong.
     """
     parser, commands = _make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        from studies.cli.completion import complete
+
+        complete(parser, commands)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         parser.print_help()

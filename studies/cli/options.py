@@ -57,7 +57,8 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tracking-uri",
         metavar="URI",
-        help="MLflow database or server; default: MLFLOW_TRACKING_URI if set, otherwise SQLite in "
+        help="MLflow database or server, or wandb:PROJECT for Weights & Biases; default: "
+        "MLFLOW_TRACKING_URI if set, otherwise SQLite in "
         "the storage folder",
     )
 

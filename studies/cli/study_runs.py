@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hylorada import InputError
 from studies.cli.options import run_options
 from studies.process.errors import StudyStopped, uncoloured
-from studies.process.options import Options
+from studies.process.options import WANDB, Options
 from studies.process.provenance import command_line
 from studies.spec.study import Study
 
@@ -57,8 +57,14 @@ def run_and_print(
 def print_places(folder: Path, args: argparse.Namespace) -> None:
     """Print where the report of a study or grid is and how to see its runs, unless as JSON."""
     if not args.json:
-        storage = shlex.quote(str(args.storage))
-        print(f"report: {folder / 'report.html'}   MLflow: hylorada ui --storage {storage}")
+        print(f"report: {folder / 'report.html'}   {_page_hint(args)}")
+
+
+def _page_hint(args: argparse.Namespace) -> str:
+    """Return where the runs of a study are shown."""
+    if (args.tracking_uri or "").startswith(WANDB):
+        return f"W&B: {args.tracking_uri}"
+    return f"MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}"
 
 
 def train_and_print(study: Study, args: argparse.Namespace, console: "Console") -> int:

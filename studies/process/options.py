@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+WANDB = "wandb:"  # begins the address of a project of Weights & Biases
 Progress = Literal["auto", "live", "plain", "none"]
 PROGRESS: tuple[str, ...] = get_args(Progress)
 MOST_SEATS = 1024
@@ -17,7 +18,7 @@ class Options:
 
     Attributes:
         storage: folder for ``mlflow.db``, ``artifacts/``, ``studies/`` and ``cache/``.
-        tracking_uri: address of MLflow; None means SQLite in ``storage``.
+        tracking_uri: address of MLflow, or ``wandb:PROJECT``; None means SQLite in ``storage``.
         address: address of a Ray cluster; None means this machine.
         seats: trials in a pack; None means 4 on a CPU and a short measurement on a GPU.
         wait: seconds to wait for a cluster's first node that trials can run on.

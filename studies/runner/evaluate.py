@@ -2,14 +2,29 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from hylorada import Adapter, BaseInfo, InputError, nearest
+from hylorada import Adapter, BaseInfo, Evaluation, InputError, nearest
 from studies.reporting.export import read_export, refuse_lost_base
+from studies.runner.measured_losses import difference, uncertainty
+from studies.runner.paired_adapters import refuse_unpaired
 from studies.runner.text_notes import text_facts, text_notes
+from studies.statistics.differences import Ints
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from hylorada import Blocks, Text
+
+_FINGERPRINTS = {  # in the record of an exported adapter, and what a difference means
+    "model_fingerprint": "another base",
+    "model_config_fingerprint": "a base of another config.json",
+    "data_fingerprint": "another text",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +34,7 @@ class Request:
     Attributes:
         adapter: folder of a saved adapter; None means the base alone.
         landmark_design: ``FILE.py:CLASS``, code of an own landmark design that the adapter has.
+        against: folder of the adapter that it is compared with; None compares with none.
         model: the base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: the text: ``pydocs``, a hub ``name:config``, a folder or a file.
         text_column: column of a table or hub data set; None detects it.
@@ -37,6 +53,7 @@ class Request:
 
     adapter: Path | None = None
     landmark_design: str | None = None
+    against: Path | None = None
     model: str = "tiny"
     data: str = "pydocs"
     text_column: str | None = None
@@ -63,13 +80,15 @@ class Request:
         """Return a request with the given options, completed from an exported adapter's test.
 
         Args:
-            adapter: folder of a saved adapter.
+            adapter: folder of a saved adapter, or the id of one on the hub.
             options: value of each field, None where not given.
         """
         given = {k: v for k, v in options.items() if v is not None}
+        if "against" in given:
+            given["against"] = _found(given["against"])
         if adapter is None:
             return cls(**given)
-        adapter = adapter.expanduser()
+        adapter = _found(adapter)
         record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
         taken += ["padded_rows"]
@@ -94,10 +113,23 @@ class Request:
         return cls(adapter=adapter, **{**known, **given})
 
 
+def _found(adapter: Path) -> Path:
+    """Return the folder of an adapter, downloaded if its name is an id of the hub."""
+    adapter = adapter.expanduser()
+    if os.path.lexists(adapter):
+        return adapter
+    from hylorada.saving.finding_adapters import find_adapter
+
+    return find_adapter(str(adapter))
+
+
 def measure(
     request: Request, say: Callable[[str], None] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the metrics under the names of command line and MLflow, and notes for the reader.
+
+    With ``request.against``, its metrics are in "against" and the paired difference in
+    "difference".
 
     Args:
         request: what to measure.
@@ -105,32 +137,70 @@ def measure(
 
     Raises:
         InputError: the split is unknown, a block is longer than the base allows, the split has
-            fewer blocks, the loss is not finite, or base, text or adapter are invalid.
+            fewer blocks, the loss is not finite, the two adapters are of different bases, or base,
+            text or adapter are invalid.
     """
     import torch
 
-    from hylorada import (
-        SPLITS,
-        Pack,
-        build_blocks,
-        inspect_base,
-        load_adapter,
-        load_base,
-        load_landmark_design,
-        load_text,
-        load_tokenizer,
-    )
+    from hylorada import Pack, inspect_base, load_adapter, load_base, load_landmark_design
     from hylorada import evaluate as evaluate_pack
 
-    if request.split not in SPLITS:
-        raise InputError(f"split {request.split!r} is unknown; {nearest(request.split, SPLITS)}")
+    if request.against is not None:
+        refuse_unpaired(request.adapter, request.against)
     if request.landmark_design is not None:
         load_landmark_design(request.landmark_design)
     info = inspect_base(request.model)
-    if info.max_positions and request.block_size > info.max_positions:
+    measured = _measured_text(request, info, say)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
+    folders = [f for f in (request.adapter, request.against) if f is not None]
+    adapters = [load_adapter(base, folder) for folder in folders]
+    pack = Pack(base)
+    # One after the other, so that each gives the same bits as when it is measured alone.
+    each = [[adapter] for adapter in adapters] or [[]]
+    evaluations = [evaluate_pack(pack, one, measured.blocks)[0] for one in each]
+    for folder, evaluation in zip(folders or [None], evaluations, strict=True):
+        _refuse_infinite(request, folder, evaluation)
+    documents = measured.documents
+    first, *other = evaluations
+    figures = {**first.metrics(), **uncertainty(first, documents), "tokens": first.tokens}
+    figures |= {"blocks": measured.blocks.num_blocks, "data_fingerprint": measured.text.fingerprint}
+    figures |= text_facts(measured.text, measured.tokenizer)
+    for theirs in other:
+        figures["against"] = {**theirs.metrics(), **uncertainty(theirs, documents)}
+        figures["difference"] = difference(first, theirs, documents)
+    notes = _notes(request, info, measured.text.fingerprint)
+    return figures, notes + _length_notes(adapters, request.block_size)
+
+
+@dataclass(frozen=True)
+class _MeasuredText:
+    """The text of a measurement.
+
+    Attributes:
+        text: the text as it was read.
+        tokenizer: tokenizer of the base.
+        blocks: the measured blocks.
+        documents: [N] document of each; None where the text has no documents.
+    """
+
+    text: "Text"
+    tokenizer: "PreTrainedTokenizerBase"
+    blocks: "Blocks"
+    documents: Ints | None
+
+
+def _measured_text(
+    request: Request, info: BaseInfo, say: Callable[[str], None] | None
+) -> _MeasuredText:
+    from hylorada import SPLITS, build_blocks, load_text, load_tokenizer
+
+    split, size = request.split, request.block_size
+    if split not in SPLITS:
+        raise InputError(f"split {split!r} is unknown; {nearest(split, SPLITS)}")
+    if info.max_positions and size > info.max_positions:
         raise InputError(
-            f"block_size {request.block_size} exceeds model limit {info.max_positions} "
-            f"({request.model})"
+            f"block_size {size} exceeds model limit {info.max_positions} ({request.model})"
         )
     tokenizer = load_tokenizer(request.model)
     text = load_text(
@@ -138,34 +208,32 @@ def measure(
         text_column=request.text_column,
         document_separator=request.document_separator,
         tokenizer=tokenizer,
-        split=request.split,
+        split=split,
     )
     whole = build_blocks(
-        text.splits[request.split],
-        tokenizer,
-        request.block_size,
-        split=request.split,
-        num_embeddings=info.num_embeddings,
+        text.splits[split], tokenizer, size, split=split, num_embeddings=info.num_embeddings
     )
-    if request.blocks is not None and not 1 <= request.blocks <= whole.num_blocks:
-        raise InputError(f"`blocks` must be 1 to {whole.num_blocks}, got {request.blocks}")
+    count = whole.num_blocks if request.blocks is None else request.blocks
+    if not 1 <= count <= whole.num_blocks:
+        raise InputError(f"`blocks` must be 1 to {whole.num_blocks}, got {count}")
     if say is not None:
-        for line in text_notes(text, tokenizer, {request.split: whole}, request.document_separator):
+        for line in text_notes(text, tokenizer, {split: whole}, request.document_separator):
             say(line)
     blocks = (whole.spread if request.spread else whole.head)(request.blocks)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
-    adapters = [] if request.adapter is None else [load_adapter(base, request.adapter)]
-    evaluation = evaluate_pack(Pack(base), adapters, blocks)[0]
+    documents = None
+    if text.separator == "eos" and tokenizer.eos_token_id is not None:
+        places = whole.places(count, spread=request.spread)
+        documents = whole.documents(tokenizer.eos_token_id)[places]
+    return _MeasuredText(text, tokenizer, blocks, documents)
+
+
+def _refuse_infinite(request: Request, adapter: Path | None, evaluation: Evaluation) -> None:
     if not math.isfinite(evaluation.nll):
-        on_it = "" if request.adapter is None else f" with adapter {str(request.adapter)!r}"
+        on_it = "" if adapter is None else f" with adapter {str(adapter)!r}"
         raise InputError(
             f"model {request.model!r}{on_it}: its loss is not finite "
             f"(NLL {evaluation.nll} in {request.dtype})"
         )
-    figures = {**evaluation.metrics(), "tokens": evaluation.tokens, "blocks": blocks.num_blocks}
-    notes = _notes(request, info, text.fingerprint) + _length_notes(adapters, request.block_size)
-    return {**figures, "data_fingerprint": text.fingerprint, **text_facts(text, tokenizer)}, notes
 
 
 def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
@@ -173,28 +241,30 @@ def _length_notes(adapters: Sequence[Adapter], block_size: int) -> list[str]:
     lengths = {a.config.max_positions for a in adapters} - {None, block_size}
     return [
         f"the adapter was trained on blocks of {n} tokens, these have {block_size} (--block-size)"
-        for n in lengths
+        for n in sorted(n for n in lengths if n is not None)
     ]
 
 
 def _notes(request: Request, base: BaseInfo, text: str) -> list[str]:
-    """Return notes if base, text or rows differ from the adapter's study; some may be intended."""
-    parts = (
-        ("another base", request.model_fingerprint, base.fingerprint),
-        (
-            "a base of another config.json",
-            request.model_config_fingerprint,
-            base.config_fingerprint,
-        ),
-        ("another text", request.data_fingerprint, text),
-    )
-    others = [
-        f"the adapter was trained on {what}: fingerprint {then}, this one has {now}"
-        for what, then, now in parts
-        if then not in (None, now)
+    """Return notes if base, text or rows differ from an adapter's study; some may be intended."""
+    then = {n: getattr(request, n) for n in _FINGERPRINTS}
+    now = dict(zip(_FINGERPRINTS, (base.fingerprint, base.config_fingerprint, text), strict=True))
+    notes = _changes("the adapter", then, now)
+    if request.padded_rows:
+        notes.append(
+            "the adapter was trained and tested on padded rows (replication_pads); these are "
+            "blocks of text, so the perplexity is another than its model card's"
+        )
+    if request.against is None or request.data_fingerprint is None:
+        return notes
+    # Their bases have been compared already.
+    other = {"data_fingerprint": read_export(request.against).get("data_fingerprint")}
+    return notes + _changes("the adapter of --against", other, now)
+
+
+def _changes(who: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{who} was trained on {what}: fingerprint {then[name]}, this one has {now[name]}"
+        for name, what in _FINGERPRINTS.items()
+        if then.get(name) not in (None, now[name])
     ]
-    pads = (
-        "the adapter was trained and tested on padded rows (replication_pads); these are blocks of "
-        "text, so the perplexity is another than its model card's"
-    )
-    return [*others, *([pads] if request.padded_rows else [])]

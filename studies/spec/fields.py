@@ -15,6 +15,7 @@ _KEY = "study field"  # in the metadata of a dataclass field
 _PLAIN_TYPES = {bool, int, float, str, type(None)}
 _MOST_FACTORS, _MOST_LOOKS, _MOST_CELLS = 9, 10, 100
 _MOST_SEEDS, _LARGEST_SEED = 10**4, 2**32 - 1
+LIST_LIMITS = {"profile": _MOST_FACTORS, "looks": _MOST_LOOKS, "seed_list": _MOST_SEEDS}
 GRID_AXES: Mapping[str, type] = {"block_size": int, "data": str, "model": str}
 
 

@@ -9,9 +9,11 @@ from studies.files.folder_files import study_lock
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.mlflow_service import MlflowService
 from studies.tracking.tracker import TrackingService
+from studies.tracking.wandb_service import WandbService
 from studies.trials.records import read_id
 
-_SERVICES: Mapping[str, TrackingService] = {}  # by the scheme of the address; all others: MLflow
+# by the scheme of the address; all others: MLflow
+_SERVICES: Mapping[str, TrackingService] = {"wandb": WandbService()}
 
 
 def service_for(uri: str) -> TrackingService:

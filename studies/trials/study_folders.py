@@ -9,9 +9,9 @@ from filelock import Timeout
 
 from hylorada import InputError, nearest
 from studies.files.folder_files import (
+    planned_study,
     require_kinds,
     require_readable,
-    planned_study,
     stored_study,
     study_lock,
 )

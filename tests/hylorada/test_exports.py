@@ -36,6 +36,7 @@ PUBLIC = [
     "UnreadableCheckpoint",
     "apply_per_layer_landmarks",
     "build_blocks",
+    "builtin_base",
     "count_landmark_params",
     "derive_seed",
     "evaluate",

@@ -3,8 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from hylorada import InputError
 from studies.cli.command import Command
 from studies.cli.options import add_storage
+from studies.process.options import WANDB
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +40,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, _console: "Console") -> int:
+    if (args.tracking_uri or "").startswith(WANDB):
+        raise InputError(f"{args.tracking_uri}: W&B has its own web UI: open it in a browser")
     from studies.tracking.page import serve_page
 
     return serve_page(args)

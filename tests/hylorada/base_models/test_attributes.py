@@ -1,17 +1,14 @@
 """Attributes that tools for transformers' and PEFT's models read: each exists or says why not."""
 
 import json
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import peft
 import pytest
 import torch
-from huggingface_hub import constants
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -188,67 +185,3 @@ def test_base_may_be_named(tmp_path: Path, make_config: Callable[..., Any]) -> N
     assert torch.equal(
         model(ids).logits, load_base("tiny")(ids).logits
     )  # untrained, it changes nothing
-
-
-class _Hub(BaseHTTPRequestHandler):
-    """The part of the hub that an upload needs."""
-
-    commits: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        hub = f"http://{self.headers['Host']}"
-        answer: dict[str, Any] = {
-            "url": f"{hub}/me/adapter",
-            "commitUrl": f"{hub}/me/adapter/commit/0",
-            "commitOid": "0" * 40,
-        }
-        if "preupload" in self.path:
-            files = json.loads(body)["files"]
-            answer |= {
-                "files": [
-                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
-                    for f in files
-                ]
-            }
-        elif "/commit/" in self.path:
-            self.commits.extend(json.loads(line) for line in body.splitlines())
-        self._answer(answer)
-
-    def do_GET(self) -> None:
-        self._answer({"id": "me/adapter", "siblings": []})
-
-    def _answer(self, values: dict[str, Any]) -> None:
-        content = json.dumps(values).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    _Hub.commits.clear()
-    yield _Hub
-    server.shutdown()
-    server.server_close()
-
-
-def test_adapter_is_pushed_without_its_base(make_model: MakeModel, hub: type[_Hub]) -> None:
-    make_model().push_to_hub("me/adapter", token="secret", commit_message="mine")
-    header, *files = hub.commits
-    assert header["value"]["summary"] == "mine"
-    assert sorted(f["value"]["path"] for f in files) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-        "hylorada_config.json",
-        "hylorada_model.safetensors",
-    ]
