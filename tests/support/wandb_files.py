@@ -1,5 +1,6 @@
 """What W&B has written to the files of its offline runs."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,11 +51,11 @@ def offline_runs(storage: Path) -> list[OfflineRun]:
 
 
 def _read(path: Path) -> OfflineRun:
-    from wandb.proto.wandb_internal_pb2 import Record
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     run = OfflineRun()
     for content in _records(path.read_bytes()):
-        record = Record()
+        record = messages.Record()
         record.ParseFromString(content)
         _add(run, record)
     return run
