@@ -4,6 +4,7 @@ It is a definition or a study that has been run, changed by a file and by option
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from hylorada import InputError, nearest
 from studies.api.definitions import definitions
 from studies.cli.options import study_options
 from studies.files.folder_files import planned_study
+from studies.files.own_designs import named_designs
 from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
 from studies.spec.fields import GRID_AXES
@@ -81,12 +83,23 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             f"{args.config}: designs holds code, which a study file can't bring; save it as .py "
             "files and name them in landmark_design"
         )
-    base = _base_values(args, file)
+    base = _reading_again(_base_values(args, file), file)
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)
     if _seeds_follow(base, file, values, args):
         values.pop("seeds", None)
     return values, budget_problems(args.budget) + problems
+
+
+def _reading_again(base: Mapping[str, Any], file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a begun study without the code of designs that the user's file names again.
+
+    That code is read again, so that a study is not resumed in silence with an earlier version.
+    """
+    named = {os.path.basename(d.rpartition(":")[0]) for d in named_designs(file)}
+    if not named & {*base.get("designs", {})}:
+        return base
+    return {**base, "designs": {f: s for f, s in base["designs"].items() if f not in named}}
 
 
 def _changed(

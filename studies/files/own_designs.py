@@ -94,16 +94,21 @@ def _source_problems(design: str, name: str, source: str) -> list[str]:
 
 def own_designs(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the source of each design of the user's own that a study's plain values name."""
-    found: dict[str, str] = {}
+    return {d: values["designs"][d.rpartition(":")[0]] for d in named_designs(values)}
+
+
+def named_designs(values: Mapping[str, Any]) -> list[str]:
+    """Return the designs of the user's own that plain values name, as they name them."""
+    found: list[str] = []
 
     def note(design: str) -> str:
-        if parts := _IN_FILE.fullmatch(design):
-            found[design] = values["designs"][parts["path"]]
+        if _IN_FILE.fullmatch(design):
+            found.append(design)
         return design
 
     for place in _PLACES:
-        _renamed(values[place], note)
-    return found
+        _renamed(values.get(place), note)
+    return list(dict.fromkeys(found))
 
 
 def source_digests(designs: Mapping[str, str]) -> dict[str, str]:

@@ -85,6 +85,7 @@ class WandbRuns:
         self._place = place.groupdict()
         self._experiment, self._storage, self._study_id = experiment, storage, study_id
         self._runs: dict[str, Any] = {}  # open ones by trial; that of the study is _STUDY
+        self._ids: dict[str, str] = {}  # of the trials' runs, by trial
 
     def read(self) -> None:
         """Do nothing: W&B tells what it holds of a run when the run is opened."""
@@ -135,6 +136,10 @@ class WandbRuns:
         run.log_artifact(artifact)  # equal contents are no new version
         self._close(_STUDY, "", 0)
 
+    def run_ids(self) -> Mapping[str, str]:
+        """Return W&B's id of each trial's run that has been opened, by name of the trial."""
+        return dict(self._ids)
+
     def is_temporary(self, error: Exception) -> bool:
         """Return whether a failed call may succeed later."""
         import wandb
@@ -153,6 +158,7 @@ class WandbRuns:
     def _begin(self, record: Record) -> Any:
         """Open the run of a trial, and describe it."""
         run = self._open(record.name, record.name, job_type=record.stage, tags=[record.arm[:64]])
+        self._ids[record.name] = run.id
         place = {n: getattr(record, n) for n in ("arm", "search", "block", "factor", "seed")}
         config = {**record.adapter, **record.training, **place}
         run.config.update(config, allow_val_change=True)
@@ -161,6 +167,7 @@ class WandbRuns:
     def _open(self, key: str, name: str, **kind: Any) -> Any:
         import wandb
 
+        place: dict[str, Any] = {**self._place, **kind}
         settings = wandb.Settings(
             console="off",
             silent=True,
@@ -180,8 +187,7 @@ class WandbRuns:
             resume="allow",
             reinit="create_new",
             settings=settings,
-            **self._place,
-            **kind,
+            **place,
         )
         if run.offline:
             for folder in {*self._folders(key)} - {Path(run.dir).parent}:

@@ -11,8 +11,8 @@ from studies.analysis.comparisons import Comparison
 from studies.analysis.results import Results, read_results
 from studies.files.folder_files import read_json, stored_study
 from studies.spec.study import Study
+from studies.statistics.decision import level_per_look
 from studies.statistics.intervals import Uncertainty
-from studies.statistics.looks import level_per_look
 from studies.statistics.power import Components, expected, smallest_visible
 
 _SAME = ("model_fingerprint", "data_fingerprint")  # of the inputs that an earlier study shares

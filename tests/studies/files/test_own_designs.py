@@ -10,6 +10,9 @@ from designs import MY_DESIGN
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
 from studies import Study
+from studies.cli.arguments import parse
+from studies.cli.requested_study import checked_study
+from studies.files.folder_files import STUDY, write_json
 from studies.files.own_designs import own_designs
 from studies.spec.changes import changes
 from studies.spec.plain_yaml import parse_yaml, to_yaml
@@ -118,3 +121,20 @@ def test_designs_must_map_names_to_sources() -> None:
         "arms.mine.config.landmark_design 'my_design' is unknown; one of: attention, global, "
         "per_layer, position_adaptive"
     ]
+
+
+def test_command_that_names_the_file_again_reads_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that names the study alone takes the code that it began with."""
+    monkeypatch.chdir(tmp_path)
+    begun, file = study(f"{MY_DESIGN}:Gated"), Path("own.yaml")
+    (tmp_path / "runs" / "studies" / "own").mkdir(parents=True)
+    write_json(tmp_path / "runs/studies/own/study.json", begun.to_dict(), STUDY)
+    Path("my_design.py").write_text(SOURCE.replace("sigmoid", "tanh"))
+    arms = {"mine": {"config": {"landmark_design": "my_design.py:Gated"}}}
+    file.write_text(to_yaml({"definition": "own", "name": "own", "arms": arms}))
+    place = f"--storage={tmp_path / 'runs'}"
+    assert checked_study(parse(["run", "own", place])).designs == begun.designs
+    again = checked_study(parse(["run", f"--config={file}", place]))
+    assert changes(begun.to_dict(), again)[0].startswith("designs.my_design.py was 'source ")
