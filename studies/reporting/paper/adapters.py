@@ -175,7 +175,8 @@ def _soft_buckets(study: Study, kinds: Sequence[str], arms: Sequence[str]) -> li
 def _trained_boundaries(shared: Mapping[str, Any]) -> list[str]:
     """Describe how boundaries are trained, as far as all arms that learn them share it."""
     scale = shared.get("boundary_lr_scale")
-    rate = f" at {value_text(scale)} times the learning rate of the rest" if scale else ""
+    times = "" if scale == 1 else f"{value_text(scale)} times "
+    rate = f" at {times}the learning rate of the rest" if scale else ""
     sentences = [f"Boundaries are trained{rate}, without weight decay, and kept in the block."]
     if held := shared.get("boundary_warmup"):
         sentences.append(f"They are held for the first {100 * held:g} % of the steps.")

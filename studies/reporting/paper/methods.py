@@ -182,6 +182,8 @@ def _proposals(study: Study) -> list[str]:
     elif study.start:
         sentences.append(f"Each arm of a search began with {_first(study)}.")
     own = any(a.space.parameters for a in study.arms.values())
+    if not own and not study.common.parameters:
+        return ["No parameter was searched."]
     if not own and study.blocks:
         return sentences
     what = "An arm's own parameters" if study.blocks else "Parameters"

@@ -294,6 +294,12 @@ def test_boundaries_and_their_regularizers_are_described() -> None:
     ) in text
 
 
+def test_study_that_searches_nothing_names_no_sampler() -> None:
+    text = _sentences()
+    assert "No parameter was searched." in text
+    assert "Parzen" not in text
+
+
 def test_parts_that_no_arm_has_are_not_described() -> None:
     text = _sentences(defaults={"landmarks": False, "position_bias": False})
     for word in ("andmark", "bucket", "oundaries", "attend", "faults", "layers"):
