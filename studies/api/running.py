@@ -44,7 +44,7 @@ def stop_study(name: str, *, storage: str | Path = "mlruns", wait: float = 60.0)
     Raises:
         InputError: No such study has been run, or it is not running.
     """
-    from studies.trials.requests import drop_stop, request_stop  # slow to import
+    from studies.trials.by_hand.requests import drop_stop, request_stop  # slow to import
 
     folder = find_study(Path(storage).expanduser().absolute(), name)
     if not is_running(folder):
@@ -81,7 +81,7 @@ def stop_trial(name: str, trial: str, *, storage: str | Path = "mlruns") -> bool
         InputError: There is no such study or trial, the trial has ended, or it may not be stopped.
     """
     from studies.analysis.results import load_records  # slow to import
-    from studies.trials.requests import STOPPABLE, request_trial_stop
+    from studies.trials.by_hand.requests import STOPPABLE, request_trial_stop
 
     folder = _folder(name, storage)
     records = load_records(folder)
@@ -128,8 +128,8 @@ def add_trial(
             listed.
     """
     from studies.analysis.results import load_records  # slow to import
-    from studies.trials.added import plan_addition
-    from studies.trials.requests import request_addition
+    from studies.trials.by_hand.added import plan_addition
+    from studies.trials.by_hand.requests import request_addition
 
     folder = _folder(name, storage)
     study = Study.from_dict(stored_study(folder / "study.json"))

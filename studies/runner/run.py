@@ -286,7 +286,7 @@ def _has_results(study: Study, options: Options) -> bool:
 
 def _has_additions(study: Study, options: Options) -> bool:
     """Return whether users have added trials that have not been trained."""
-    from studies.trials.requests import additions  # slow to import
+    from studies.trials.by_hand.requests import additions  # slow to import
 
     return bool(additions(options.study_folder(study.name)))
 

@@ -2,17 +2,17 @@
 
 from hylorada import InputError
 from studies.search.ledger import Ledger, Stage
-from studies.trials.added import added_record
+from studies.trials.by_hand.added import added_record
+from studies.trials.by_hand.requests import additions, drop_addition, read_addition, set_aside
 from studies.trials.messages import Job, Report
 from studies.trials.records import Record
-from studies.trials.requests import additions, drop_addition, read_addition, set_aside
 
 
 class Added(Stage):
     """The trials that users add, which train beside those of whatever stage is under way.
 
     ASHA neither sees nor stops them, and they can't become winners; see
-    :mod:`studies.trials.added`.
+    :mod:`studies.trials.by_hand.added`.
 
     Args:
         ledger: ledger of the study. Trials left running by an earlier process are handed out first.

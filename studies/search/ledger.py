@@ -7,9 +7,9 @@ from typing import Protocol
 
 from studies.process.errors import StudyStopped
 from studies.progress.panel import Panel
+from studies.trials.by_hand.requests import STOPPABLE, drop_trial_stop, trial_stops
 from studies.trials.messages import Job, Report
 from studies.trials.records import STOPPED, Record, State
-from studies.trials.requests import STOPPABLE, drop_trial_stop, trial_stops
 from studies.trials.store import Store
 
 

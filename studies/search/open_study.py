@@ -23,8 +23,8 @@ from studies.search.ledger import NO_CALLBACKS, Callbacks
 from studies.spec.study import Study
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.services import open_tracker
+from studies.trials.by_hand.requests import stop_requested
 from studies.trials.records import OPEN
-from studies.trials.requests import stop_requested
 from studies.trials.store import Store
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hylorada import InputError
 from studies.files.folder_files import damaged
 from studies.spec.common_values import given_values, search_seeds
 from studies.spec.study import Study
-from studies.trials.added_studies import keep_added
+from studies.trials.by_hand.added_studies import keep_added
 from studies.trials.messages import CHECKPOINT, Report
 from studies.trials.optuna_database import (
     OPTUNA_STATES,

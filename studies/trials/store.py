@@ -27,6 +27,7 @@ from studies.files.folder_files import (
 from studies.spec.changes import changes, fewer
 from studies.spec.common_values import search_seeds
 from studies.spec.study import Study
+from studies.trials.by_hand.requests import drop_stop
 from studies.trials.explanations import read_explanations
 from studies.trials.integrity import check_seeds, incomplete_runs, seal_line
 from studies.trials.messages import CHECKPOINT, ERROR_LOG, LAST_SPLIT, Job, Report
@@ -45,7 +46,6 @@ from studies.trials.records import (
     records_of,
     trial_name,
 )
-from studies.trials.requests import drop_stop
 
 _INPUTS = "inputs"  # owner of the checksum of inputs.json
 

@@ -65,7 +65,7 @@ class Mlflow:
                 assert self.series(run, metric) == [
                     (r.step, r.metrics[metric]) for r in record.reports
                 ]
-            shifts = [(r.step, pytest.approx(2 * r.step / 3)) for r in record.reports]
+            shifts: list[Any] = [(r.step, pytest.approx(2 * r.step / 3)) for r in record.reports]
             assert self.series(run, "train_detail/boundary_shift") == shifts
 
 

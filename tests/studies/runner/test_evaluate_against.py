@@ -36,13 +36,14 @@ def adapters(
 ) -> tuple[Path, Path]:
     """Return two saved adapters of the built-in base with different landmarks and ranks."""
     folders = []
-    for rank, bucketing in ((2, "fixed"), (4, "learnable")):
-        config = HyLoRADAConfig(
-            r=rank, landmark_bucketing=bucketing, num_buckets=4, max_positions=SIZE
-        )
+    fixed = HyLoRADAConfig(r=2, landmark_bucketing="fixed", num_buckets=4, max_positions=SIZE)
+    learnable = HyLoRADAConfig(
+        r=4, landmark_bucketing="learnable", num_buckets=4, max_positions=SIZE
+    )
+    for rank, config in ((2, fixed), (4, learnable)):
         model = HyLoRADAModel(load_base("tiny"), config)
         scramble(model.adapter, seed=rank)
-        folders.append(tmp_path_factory.mktemp(bucketing))
+        folders.append(tmp_path_factory.mktemp(config.landmark_bucketing))
         model.save_pretrained(folders[-1])
     return folders[0], folders[1]
 

@@ -10,8 +10,13 @@ from studies.analysis.notes import users_choices
 from studies.search.added import Added
 from studies.search.campaign import Campaign, Search, find_winners
 from studies.search.ledger import Ledger
-from studies.trials.added import plan_addition
-from studies.trials.requests import additions, request_addition, request_trial_stop, trial_stops
+from studies.trials.by_hand.added import plan_addition
+from studies.trials.by_hand.requests import (
+    additions,
+    request_addition,
+    request_trial_stop,
+    trial_stops,
+)
 
 _ADDED = "fixed-added-0001"
 

@@ -92,7 +92,10 @@ def test_sparse_attention_is_all_in_which_its_arm_differs_from_the_baseline() ->
         cells(Study.from_dict(context_length.STUDY)), (32, 64, 128), strict=True
     ):
         arms = ("baseline_s2", "baseline")
-        sparse, full = (cell.study.configs(arm, cell.study.start(arm))[0] for arm in arms)
+        sparse, full = (
+            cell.study.configs(arm, cell.study.labels(arm, cell.study.fields(arm)))[0]
+            for arm in arms
+        )
         assert (sparse.tokens_in_group, full.tokens_in_group) == (group, None)
         assert dataclasses.replace(sparse, shifted_sparse_attention=False) == full
         assert cell.study.space("baseline_s2") == cell.study.space("baseline")

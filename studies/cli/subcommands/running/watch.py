@@ -63,7 +63,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> int:
     from studies.analysis.progress import resume_command, stage_lines
     from studies.progress.watch import watch_study
     from studies.reporting.terminal import Terminal
-    from studies.trials.requests import waiting_lines
+    from studies.trials.by_hand.requests import waiting_lines
 
     terminal = Terminal()
     view = watch_study(folder, terminal)

@@ -8,7 +8,7 @@ from made_studies import make
 
 from studies import add_trial
 from studies.cli.commands import main
-from studies.trials.requests import additions, read_addition
+from studies.trials.by_hand.requests import additions, read_addition
 
 
 def test_add_names_the_trial_and_what_trains_it(

@@ -11,7 +11,7 @@ from study_runs import wait_until
 from studies.cli.commands import main
 from studies.files.folder_files import STUDY, study_lock, write_json
 from studies.spec.study import Study
-from studies.trials.requests import drop_stop, stop_requested, trial_stops
+from studies.trials.by_hand.requests import drop_stop, stop_requested, trial_stops
 from studies.trials.store import Store
 
 

@@ -15,8 +15,8 @@ from studies.spec.common_values import search_seeds
 from studies.spec.parameters import holds
 from studies.spec.published import REPLICATION
 from studies.spec.study import Study
+from studies.trials.by_hand.requests import Addition, number_of
 from studies.trials.records import Record
-from studies.trials.requests import Addition, number_of
 
 SOURCES = ("search", "added")  # stages whose trials can be cloned
 

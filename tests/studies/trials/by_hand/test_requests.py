@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hylorada import InputError
-from studies.trials.requests import (
+from studies.trials.by_hand.requests import (
     Addition,
     additions,
     drop_addition,

@@ -9,9 +9,9 @@ from store_trials import ARM, VALUES, Open, make_report, run_trial
 
 from hylorada import InputError
 from studies.spec.study import Study
-from studies.trials.added import added_record, plan_addition
+from studies.trials.by_hand.added import added_record, plan_addition
+from studies.trials.by_hand.requests import Addition
 from studies.trials.records import Record, best_record
-from studies.trials.requests import Addition
 from studies.trials.store import Store
 
 
