@@ -147,13 +147,13 @@ def measure(
     measured = _measured_text(request, info, say)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
-    folders = [f for f in (request.adapter, request.against) if f is not None]
+    folders: list[Path] = [f for f in (request.adapter, request.against) if f is not None]
     adapters = [load_adapter(base, folder) for folder in folders]
     pack = Pack(base)
     # One after the other, so that each gives the same bits as when it is measured alone.
     each = [[adapter] for adapter in adapters] or [[]]
     evaluations = [evaluate_pack(pack, one, measured.blocks)[0] for one in each]
-    for folder, evaluation in zip(folders or [None], evaluations, strict=True):
+    for folder, evaluation in zip(folders or (None,), evaluations, strict=True):
         _refuse_infinite(request, folder, evaluation)
     documents = measured.documents
     first, *other = evaluations

@@ -172,6 +172,7 @@ class WandbRuns:
             x_save_requirements=False,
         )
 
+        options: dict[str, Any] = {**self._place, **kind}
         run = wandb.init(
             id=self._id(key),
             name=name,
@@ -180,8 +181,7 @@ class WandbRuns:
             resume="allow",
             reinit="create_new",
             settings=settings,
-            **self._place,
-            **kind,
+            **options,
         )
         if run.offline:
             for folder in {*self._folders(key)} - {Path(run.dir).parent}:

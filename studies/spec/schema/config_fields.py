@@ -25,7 +25,7 @@ def config_fields() -> dict[str, Schema]:
 def number_schema(field: Schema) -> Schema | None:
     """Return the schema of a field's numbers alone, without null; None if it holds no numbers."""
     kinds = [kind for kind in _kinds(field) if kind in ("integer", "number")]
-    limits = {k: field[k] for k in ("minimum", "maximum") if k in field}
+    limits: Schema = {k: field[k] for k in ("minimum", "maximum") if k in field}
     return {"type": kinds[0], **limits} if kinds else None
 
 

@@ -22,6 +22,7 @@ from hylorada import (
     load_text,
     load_tokenizer,
 )
+from hylorada.config import LandmarkBucketing
 from studies.cli.commands import main
 from studies.reporting.export import RECORD
 from studies.statistics.differences import Floats
@@ -36,7 +37,8 @@ def adapters(
 ) -> tuple[Path, Path]:
     """Return two saved adapters of the built-in base with different landmarks and ranks."""
     folders = []
-    for rank, bucketing in ((2, "fixed"), (4, "learnable")):
+    kinds: tuple[tuple[int, LandmarkBucketing], ...] = ((2, "fixed"), (4, "learnable"))
+    for rank, bucketing in kinds:
         config = HyLoRADAConfig(
             r=rank, landmark_bucketing=bucketing, num_buckets=4, max_positions=SIZE
         )

@@ -27,7 +27,7 @@ pytestmark = [
 def _documents(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
     """Return texts of SIZE - 1 tokens each, from the built-in text."""
     ids = tokenizer(load_text("pydocs").splits["test"][0]).input_ids
-    pieces = [tokenizer.decode(ids[i : i + SIZE - 1]) for i in range(0, len(ids), SIZE)]
+    pieces = [str(tokenizer.decode(ids[i : i + SIZE - 1])) for i in range(0, len(ids), SIZE)]
     whole = [text for text in pieces if len(tokenizer(text).input_ids) == SIZE - 1]
     return whole[:count]
 
@@ -57,7 +57,7 @@ def test_loss_of_a_whole_adapter_is_that_of_lm_eval(
     measured = json.loads(capsys.readouterr().out)
     assert (measured["blocks"], measured["tokens"]) == (6, 6 * (SIZE - 1))
     assert measured["nll"] == pytest.approx(-sum(log_likelihoods) / measured["tokens"], rel=1e-5)
-    arguments = ("--model=tiny", *arguments[1:], "--document-separator=none", "--json")
-    assert main(["evaluate", *arguments]) == 0
+    alone = ("--model=tiny", *arguments[1:], "--document-separator=none", "--json")
+    assert main(["evaluate", *alone]) == 0
     base = json.loads(capsys.readouterr().out)
     assert abs(base["nll"] - measured["nll"]) > 0.1  # the adapter takes part in both
