@@ -11,7 +11,7 @@ from hylorada.base_models.loading import first_line, is_gated
 from hylorada.errors import InputError
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-_FILES = ("*.json", "adapter_model.safetensors", "hylorada_model.safetensors")
+_FILES = ["*.json", "adapter_model.safetensors", "hylorada_model.safetensors"]
 
 
 def local_folder(name: str | Path) -> Path:

@@ -159,8 +159,7 @@ def measure(
     # One after the other, so that each gives the same bits as when it is measured alone.
     each = [[adapter] for adapter in adapters] or [[]]
     evaluations = [evaluate_pack(pack, one, measured.blocks)[0] for one in each]
-    names: list[Path | None] = [*folders] or [None]
-    for folder, evaluation in zip(names, evaluations, strict=True):
+    for folder, evaluation in zip(folders or (None,), evaluations, strict=True):
         _refuse_infinite(request, folder, evaluation)
     documents = measured.documents
     first, *other = evaluations

@@ -167,7 +167,6 @@ class WandbRuns:
     def _open(self, key: str, name: str, **kind: Any) -> Any:
         import wandb
 
-        place: dict[str, Any] = {**self._place, **kind}
         settings = wandb.Settings(
             console="off",
             silent=True,
@@ -179,6 +178,7 @@ class WandbRuns:
             x_save_requirements=False,
         )
 
+        options: dict[str, Any] = {**self._place, **kind}
         run = wandb.init(
             id=self._id(key),
             name=name,
@@ -187,7 +187,7 @@ class WandbRuns:
             resume="allow",
             reinit="create_new",
             settings=settings,
-            **place,
+            **options,
         )
         if run.offline:
             for folder in {*self._folders(key)} - {Path(run.dir).parent}:

@@ -22,6 +22,7 @@ from hylorada import (
     load_text,
     load_tokenizer,
 )
+from hylorada.config import LandmarkBucketing
 from studies.cli.commands import main
 from studies.reporting.export import RECORD
 from studies.statistics.differences import Floats
@@ -36,14 +37,14 @@ def adapters(
 ) -> tuple[Path, Path]:
     """Return two saved adapters of the built-in base with different landmarks and ranks."""
     folders = []
-    fixed = HyLoRADAConfig(r=2, landmark_bucketing="fixed", num_buckets=4, max_positions=SIZE)
-    learnable = HyLoRADAConfig(
-        r=4, landmark_bucketing="learnable", num_buckets=4, max_positions=SIZE
-    )
-    for rank, config in ((2, fixed), (4, learnable)):
+    kinds: tuple[tuple[int, LandmarkBucketing], ...] = ((2, "fixed"), (4, "learnable"))
+    for rank, bucketing in kinds:
+        config = HyLoRADAConfig(
+            r=rank, landmark_bucketing=bucketing, num_buckets=4, max_positions=SIZE
+        )
         model = HyLoRADAModel(load_base("tiny"), config)
         scramble(model.adapter, seed=rank)
-        folders.append(tmp_path_factory.mktemp(config.landmark_bucketing))
+        folders.append(tmp_path_factory.mktemp(bucketing))
         model.save_pretrained(folders[-1])
     return folders[0], folders[1]
 
