@@ -21,21 +21,20 @@ from studies.cli.subcommands import (
     report,
     resolve,
     run,
-    schema,
-    show,
     status,
     ui,
 )
 from studies.cli.subcommands import list as list_
 from studies.cli.subcommands.running import add, stop, watch
+from studies.cli.subcommands.study_files import schema, show
 
 COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
         *(run.COMMAND, estimate.COMMAND, extend.COMMAND, resolve.COMMAND, explain.COMMAND),
         *(watch.COMMAND, stop.COMMAND, add.COMMAND),
-        *(list_.COMMAND, show.COMMAND, report.COMMAND, compare.COMMAND, status.COMMAND),
-        schema.COMMAND,
+        *(list_.COMMAND, show.COMMAND, schema.COMMAND),
+        *(status.COMMAND, report.COMMAND, compare.COMMAND),
         *(evaluate.COMMAND, export.COMMAND, bench.COMMAND, ui.COMMAND),
     )
 }
