@@ -65,8 +65,8 @@ class Mlflow:
                 assert self.series(run, metric) == [
                     (r.step, r.metrics[metric]) for r in record.reports
                 ]
-            shifts = [(r.step, pytest.approx(2 * r.step / 3)) for r in record.reports]
-            assert self.series(run, "train_detail/boundary_shift") == shifts
+            shifts = dict(self.series(run, "train_detail/boundary_shift"))
+            assert shifts == pytest.approx({r.step: 2 * r.step / 3 for r in record.reports})
 
 
 def parent_of(study: StudyRuns | BackgroundTracker) -> str:

@@ -44,6 +44,7 @@ def test_text_and_base_are_inputs_of_the_runs_that_read_them(store: Mlflow) -> N
 
 def _inputs(run: Run) -> dict[str, str]:
     """Return the names of a run's inputs by context, each of which is there once."""
+    assert run.inputs is not None
     inputs = run.inputs.dataset_inputs
     names = {i.tags[0].value: i.dataset.name for i in inputs}
     assert len(names) == len(inputs)

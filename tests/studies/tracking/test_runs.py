@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -322,7 +323,11 @@ def test_infinite_test_ppl_is_left_out_and_named_until_it_is_finite(store: Mlflo
 
 def test_a_thousand_boundaries_are_one_picture_and_three_charts(store: Mlflow) -> None:
     many = tuple(float(i) for i in range(1, 1400))
-    boundaries = {"boundaries": many, "start_boundaries": many, "applied": {"max_positions": 1400}}
+    boundaries: dict[str, Any] = {
+        "boundaries": many,
+        "start_boundaries": many,
+        "applied": {"max_positions": 1400},
+    }
     runs = store.runs("many")
     runs.update(make_record(state="complete", reports=[make_report(2, **boundaries)]))
     run = store.children(runs)["learnable-0000"]

@@ -122,6 +122,7 @@ def test_run_mlflow_shows_the_answer(finished: FinishedStudy) -> None:
         name = f"test/change_{c.arm}_vs_{c.reference}"
         stored = [parent.data.metrics[f"{name}_{k}"] for k in ("percent", "low", "high", "p")]
         assert stored == [c.change, c.low, c.high, c.p_value]
+    assert parent.inputs is not None
     contexts = [i.tags[0].value for i in parent.inputs.dataset_inputs]
     assert sorted(contexts) == ["base", "test", "train", "validation"]
     figures = [f.path for f in client.list_artifacts(parent.info.run_id, "figures")]

@@ -1,12 +1,17 @@
 """What MLflow's page shows of a whole study."""
 
 import json
+from typing import Any
 
 from studies.tracking.shown.descriptions import EXPERIMENT_TAGS, inputs_of, linked, note_tags
 
 
 def test_base_and_text_of_the_hub_have_its_addresses() -> None:
-    provenance = {"model": "gpt2", "model_fingerprint": "f" * 64, "model_revision": "abc"}
+    provenance: dict[str, Any] = {
+        "model": "gpt2",
+        "model_fingerprint": "f" * 64,
+        "model_revision": "abc",
+    }
     provenance |= {"data": "wikitext:wikitext-2-raw-v1", "data_revision": "def"}
     provenance |= {"train_fingerprint": "1234", "train_blocks": 9}
     inputs = inputs_of(provenance)
@@ -19,7 +24,7 @@ def test_base_and_text_of_the_hub_have_its_addresses() -> None:
     )
     source = {"path": "wikitext", "config_name": "wikitext-2-raw-v1", "revision": "def"}
     assert json.loads(text.source) == source
-    assert json.loads(text.profile) == {"num_rows": 9}
+    assert json.loads(text.profile or "") == {"num_rows": 9}
     assert (base.digest, base.source_type) == ("f" * 36, "http")
     assert json.loads(base.source) == {"url": "https://huggingface.co/gpt2/tree/abc"}
 
