@@ -7,16 +7,11 @@ from studies.tracking.shown.descriptions import EXPERIMENT_TAGS, inputs_of, link
 
 
 def test_base_and_text_of_the_hub_have_its_addresses() -> None:
-<<<<<<< HEAD
-    provenance: dict[str, Any] = {"model": "gpt2", "model_fingerprint": "f" * 64}
-    provenance |= {"model_revision": "abc"}
-=======
     provenance: dict[str, Any] = {
         "model": "gpt2",
         "model_fingerprint": "f" * 64,
         "model_revision": "abc",
     }
->>>>>>> page
     provenance |= {"data": "wikitext:wikitext-2-raw-v1", "data_revision": "def"}
     provenance |= {"train_fingerprint": "1234", "train_blocks": 9}
     inputs = inputs_of(provenance)
