@@ -32,10 +32,11 @@ from studies.trials.messages import Report, job_digest
 OPEN = "open"  # a file that exists until a run has ended, even if its process dies
 STOPPED = "stopped by the user"  # the reason of a pruned trial that ASHA has not stopped
 Stage = Literal["search", "select", "confirm", "explain", "added"]
+ADDED = " / added"  # how the name of an Optuna study of added trials ends
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
 _ENDED = (
     "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
-    "WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%#added'"
+    f"WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%{ADDED}'"
 )
 
 

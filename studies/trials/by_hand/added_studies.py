@@ -1,8 +1,8 @@
-"""Added trials in ``optuna.db``: an Optuna study of their own for each arm, named ``ARM#added``.
+"""Added trials in ``optuna.db``: for each arm an Optuna study named ``NAME / ARM / added``.
 
 They stay out of the arm's own study, whose sampler would learn from them. A trial is written once,
-at its end, with the user attributes ``added``, ``trial``, ``clone`` and ``set`` (the values that
-the user has chosen and that the arm's space does not hold).
+at its end, with the user attributes of every trial, and ``added``, ``clone`` and ``set`` (the
+values that the user has chosen and that the arm's space does not hold).
 """
 
 from typing import Any
@@ -11,19 +11,18 @@ import optuna
 from optuna.trial import FixedTrial, TrialState, create_trial
 
 from studies.spec.study import Study
-from studies.trials.optuna_database import OPTUNA_STATES
-from studies.trials.records import Record, is_finite
+from studies.trials.optuna_database import OPTUNA_STATES, attributes, create_study
+from studies.trials.records import ADDED, Record, is_finite
 
 
 def keep_added(storage: optuna.storages.RDBStorage, study: Study, record: Record) -> None:
     """Write an added trial that has ended to Optuna's database, unless it is there already."""
-    kept = optuna.create_study(
-        storage=storage,
-        study_name=f"{record.arm}#added",
-        direction="minimize",
-        load_if_exists=True,
-    )
-    if all(t.user_attrs.get("trial") != record.name for t in kept.get_trials(deepcopy=False)):
+    title = f"{study.name} / {record.arm}{ADDED}"
+    if title in optuna.get_all_study_names(storage):
+        kept = optuna.load_study(study_name=title, storage=storage)
+    else:
+        kept = create_study(storage, title)
+    if all(t.user_attrs.get("name") != record.name for t in kept.get_trials(deepcopy=False)):
         kept.add_trial(_frozen(study, record))
 
 
@@ -39,7 +38,7 @@ def _frozen(study: Study, record: Record) -> optuna.trial.FrozenTrial:
         params=params,
         distributions=distributions,
         intermediate_values=values,
-        user_attrs={"added": True, "trial": record.name, "clone": record.winner, "set": outside},
+        user_attrs=attributes(record) | {"added": True, "clone": record.winner, "set": outside},
     )
 
 

@@ -22,9 +22,9 @@ trains it.
 The new trial has the seeds of the trial that it changes (with --arm, those of the arm's first
 trial), so the difference between the two comes from your change. It runs to its last step; ASHA
 does not stop it. It appears in `status`, in the report, in MLflow (tag hylorada.stage = added) and
-in optuna.db (study ARM#added), but it takes no part in the choice of winners or in the verdict:
-every arm has the same number of tries there, and yours would be one more for its arm. To let a
-value compete, put it into the search space of a new study.
+in optuna.db (study NAME / ARM / added), but it takes no part in the choice of winners or in the
+verdict: every arm has the same number of tries there, and yours would be one more for its arm. To
+let a value compete, put it into the search space of a new study.
 """
 _EXAMPLES = """\
   hylorada add learnable_bucketing --arm learnable --set learning_rate=3e-3 --set num_buckets=8

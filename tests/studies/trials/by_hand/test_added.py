@@ -119,7 +119,9 @@ def test_added_trial_never_wins_and_reopens(open_store: Open) -> None:
 
 def _kept(store: Store) -> list[optuna.trial.FrozenTrial]:
     database = optuna.storages.RDBStorage(f"sqlite:///{store.folder / 'optuna.db'}")
-    trials = optuna.load_study(study_name="fixed#added", storage=database).trials
+    trials = optuna.load_study(
+        study_name=f"{store.study.name} / fixed / added", storage=database
+    ).trials
     database.engine.dispose()
     return trials
 
@@ -135,7 +137,7 @@ def test_optuna_holds_added_trials_apart_and_once(open_store: Open) -> None:
         assert (trial.state.name, trial.value) == ("PRUNED", 2.5)
         assert (trial.params, trial.intermediate_values) == ({"learning_rate": 0.002}, {2: 2.5})
         assert trial.user_attrs["set"] == {"r": 4}
-        assert (trial.user_attrs["added"], trial.user_attrs["trial"]) == (True, record.name)
+        assert (trial.user_attrs["added"], trial.user_attrs["name"]) == (True, record.name)
         store.close()
         (store.folder / "optuna.db").unlink()
         store = open_store()
