@@ -229,7 +229,8 @@ def _warm_start(study: Study) -> list[str]:
         return []
     return [
         f"every search began with the winners of {listed(earlier)}, so the intervals hold for "
-        "searches that begin there; a verdict on the same text has read this test split before"
+        "searches that begin there; if an earlier study used the same text, its verdict has read "
+        "this test split before"
     ]
 
 

@@ -214,7 +214,7 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
 
 
 def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:
-    states = [r.state for r in store.of("search", arm)]
+    states = [r.state for r in store.of("search", arm) if r.search < store.study.searches]
     nll = np.array([losses.nll(r) for r in runs])
     by_search = [
         nll[[r.search == s for r in runs]].mean() for s in sorted({r.search for r in runs})

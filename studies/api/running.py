@@ -23,6 +23,7 @@ from studies.spec.study import Study
 from studies.trials.study_folders import (
     find_study,
     is_running,
+    is_running_again,
     require_no_grid,
     stored_grid,
 )
@@ -48,7 +49,9 @@ def stop_study(name: str, *, storage: str | Path = "mlruns", wait: float = 60.0)
 
     folder = find_study(Path(storage).expanduser().absolute(), name)
     if not is_running(folder):
-        raise InputError(f"study {name!r} is not running; resume it with: hylorada run {name}")
+        if (folder / "results.json").exists() and not is_running_again(folder):
+            raise InputError(f"study {name!r} is not running: it has finished")
+        raise InputError(f"study {name!r} is not running")
     grid = stored_grid(folder)
     places = [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
     end = time.monotonic() + wait

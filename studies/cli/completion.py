@@ -23,7 +23,7 @@ from studies.spec.fields import field_infos
 from studies.spec.study import Study
 from studies.trials.study_folders import stored_names, study_folder
 
-_TAKE_DEFINITIONS = ("run", "show")
+_TAKE_DEFINITIONS = ("run", "estimate", "show")
 _SPLITS = ("train", "validation", "test")
 
 
@@ -53,7 +53,8 @@ def _completer(command: str, action: argparse.Action) -> Callable[..., Iterable[
         "arm": _arms,
         "model": _models,
         "data": _texts,
-        "set": _fields,
+        "set": _own_fields if command == "add" else _fields,
+        "start_from": _studies,
         "config": FilesCompleter(("yaml", "yml")),
     }
     if action.dest in by_name:
@@ -113,6 +114,11 @@ def _fields(**_: Any) -> Iterable[str]:
     settable = (ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys()
     shared = (f"defaults.{name}" for name in sorted(settable))
     return [f"{name}=" for name in (*field_infos(Study), *shared)]
+
+
+def _own_fields(**_: Any) -> Iterable[str]:
+    """Return the fields that an added trial may change, each with its ``=``."""
+    return [f"{name}=" for name in sorted((ADAPTER_FIELDS | TRAINING_FIELDS) - SET_BY_STUDY.keys())]
 
 
 def _storage(parsed_args: argparse.Namespace) -> Path:

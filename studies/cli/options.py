@@ -147,8 +147,8 @@ def add_study(parser: argparse.ArgumentParser) -> None:
         "--start-from",
         action="append",
         metavar="STUDY",
-        help="study that has been run, by name or folder, with whose winners each search begins; "
-        "may be repeated",
+        help="begin each search with the winners of this earlier study (name or folder); may be "
+        "repeated",
     )
     add_study_fields(parser, study_options())
 

@@ -6,7 +6,7 @@ It is a definition or a study that has been run, changed by a file and by option
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     changes may replace a part of the definition, so the values are put together twice.
     """
     from studies.spec.budgets import budget_problems, giving_way
-    from studies.spec.overrides import read_file
+    from studies.spec.overrides import override, read_file
 
     file: dict[str, Any] = read_file(args.config) if args.config else {}
     if file.get("designs"):
@@ -83,7 +83,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             f"{args.config}: designs holds code, which a study file can't bring; save it as .py "
             "files and name them in landmark_design"
         )
-    base = _reading_again(_base_values(args, file), file)
+    base = _reading_again(_base_values(args, file), [file, override({}, args.set)[0]])
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)
     if _seeds_follow(base, file, values, args):
@@ -91,12 +91,15 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     return values, budget_problems(args.budget) + problems
 
 
-def _reading_again(base: Mapping[str, Any], file: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a begun study without the code of designs that the user's file names again.
+def _reading_again(
+    base: Mapping[str, Any], given: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return a begun study without the code of designs that the user names again.
 
     That code is read again, so that a study is not resumed in silence with an earlier version.
     """
-    named = {os.path.basename(d.rpartition(":")[0]) for d in named_designs(file)}
+    designs = [design for values in given for design in named_designs(values)]
+    named = {os.path.basename(design.rpartition(":")[0]) for design in designs}
     if not named & {*base.get("designs", {})}:
         return base
     return {**base, "designs": {f: s for f, s in base["designs"].items() if f not in named}}
@@ -114,7 +117,9 @@ def _changed(
     values |= {name: value for name, value in given.items() if value is not None}
     values, problems = override(values, args.set)
     if isinstance(start := values.get("start", []), list):  # otherwise it is a problem itself
-        values["start"] = [*start, *({FROM: name} for name in args.start_from or ())]
+        held = {e.get(FROM) for e in start if isinstance(e, Mapping)}  # by the begun study
+        names = [name for name in args.start_from or () if name not in held]
+        values["start"] = [*start, *({FROM: name} for name in names)]
     assigned = _assigned(args)
     grid = values.get("grid")
     spanned = [a for a in GRID_AXES if isinstance(grid, Mapping) and a in grid]

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from studies.process.mlflow_address import shown
 from studies.trials.study_folders import (
     find_study,
     is_running_again,
@@ -48,3 +49,14 @@ def note_running_again(folder: Path, name: str) -> None:
             "these are its earlier results",
             file=sys.stderr,
         )
+
+
+def place_words(args: argparse.Namespace) -> list[str]:
+    """Return the options that say where a study is, for a command line that users can copy."""
+    words = _option("--storage", args.storage, Path("mlruns"))
+    return words + _option("--tracking-uri", getattr(args, "tracking_uri", None), None)
+
+
+def _option(name: str, value: object, default: object) -> list[str]:
+    """Return an option as words of a command line; nothing if it has its default."""
+    return [] if value == default else [name, shown(str(value))]

@@ -127,8 +127,8 @@ class Estimate:
         return [
             *lines,
             f"smallest visible effect (80 % power): {self.spreads:.1f} standard deviations of a "
-            f"difference between {self.replicates}, which the first study on this base and text "
-            "will tell",
+            f"difference between {self.replicates}; run a study on this base and text to learn "
+            "how large that is",
         ]
 
 

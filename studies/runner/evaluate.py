@@ -33,7 +33,7 @@ class Request:
 
     Attributes:
         adapter: folder of a saved adapter; None means the base alone.
-        landmark_design: ``FILE.py:CLASS``, code of an own landmark design that the adapter has.
+        landmark_design: ``FILE.py:CLASS`` of each own landmark design that the adapters have.
         against: folder of the adapter that it is compared with; None compares with none.
         model: the base: ``tiny``, ``smollm2-135m``, a hub id or a folder.
         data: the text: ``pydocs``, a hub ``name:config``, a folder or a file.
@@ -52,7 +52,7 @@ class Request:
     """
 
     adapter: Path | None = None
-    landmark_design: str | None = None
+    landmark_design: Sequence[str] = ()
     against: Path | None = None
     model: str = "tiny"
     data: str = "pydocs"
@@ -147,8 +147,8 @@ def measure(
 
     if request.against is not None:
         refuse_unpaired(request.adapter, request.against)
-    if request.landmark_design is not None:
-        load_landmark_design(request.landmark_design)
+    for design in request.landmark_design:
+        load_landmark_design(design)
     info = inspect_base(request.model)
     measured = _measured_text(request, info, say)
     device = "cuda" if torch.cuda.is_available() else "cpu"

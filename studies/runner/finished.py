@@ -1,8 +1,8 @@
 """A finished study that running it again would not change, so that its results can be shown.
 
 A run that ends well leaves a mark: a checksum over everything that the next run would depend on.
-While it matches, that run has nothing to do. To find this out by loading the text, the base and
-MLflow takes ten seconds.
+While it matches, that run has nothing to do. A full check loads the text, the base and MLflow,
+which takes ten seconds.
 """
 
 import hashlib
@@ -55,8 +55,11 @@ def _unchanged_results(folder: Path, study: Study, options: Options) -> "Results
         return None
     from studies.analysis.results import read_results  # slow to import
     from studies.tracking.stored_runs import holds_finished
+    from studies.trials.by_hand.requests import waiting_lines
     from studies.trials.records import OPEN, read_id
 
+    if waiting_lines(folder):  # requests that came too late for the last run
+        return None
     if (folder / OPEN).exists() or (folder / _MARK).read_text() != _state(folder, study):
         return None
     require_database(options.storage / "mlflow.db")

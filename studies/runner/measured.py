@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hylorada.runtime.cores import available_cores
+from studies.files.own_designs import own_designs
 from studies.files.typed_json import typed
 from studies.process.environment import ALLOCATOR
 from studies.process.errors import StudyStopped
@@ -77,7 +78,12 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
     }
     with tempfile.TemporaryDirectory(prefix="hylorada-estimate-") as folder:
         task = {
-            "engine": {"model": study.model, "dtype": study.dtype, "blocks": few},
+            "engine": {
+                "model": study.model,
+                "dtype": study.dtype,
+                "blocks": few,
+                "designs": own_designs(study.to_dict()),
+            },
             "jobs": _jobs(study, Path(folder)),
             "seats": seats,
             "batch_size": study.fields(next(iter(study.arms)))["batch_size"],

@@ -157,7 +157,8 @@ class Rerun(Stage):
         A longer search has found a better trial since.
         """
         for record in list(self._mine()):
-            if record.state == "running" and record.name not in wanted:
+            left_out = record.search >= self._store.study.searches  # by a time limit, for now
+            if record.state == "running" and record.name not in wanted and not left_out:
                 self._ledger.open(record)
                 self._ledger.finish(record, "pruned", "its arm has found a better trial")
 

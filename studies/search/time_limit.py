@@ -10,6 +10,7 @@ Such a study is one with fewer searches, as its folder says, and a later run enl
 ``hylorada extend`` would. No number of a trial depends on the limit.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -106,7 +107,8 @@ class TimeLimit:
 def begun(planned: Study, before: Study | None, records: Mapping[str, Record]) -> Study:
     """Return the study with which a time-limited run begins, which is at most the planned one.
 
-    It has the trials that its first search has begun, at least one, and the leading searches that
+    It has the trials that its first search has begun, at least those that ``start`` lists and one,
+    and the leading searches that
     have finished as many. A stored study whose trials have all ended is kept.
 
     Args:
@@ -117,7 +119,7 @@ def begun(planned: Study, before: Study | None, records: Mapping[str, Record]) -
     if before is not None and records and _has_ended(before, records):
         return before
     counts = [len(records_of(records, "search", arm, 0)) for arm in planned.arms]
-    trials = min(planned.trials, max(1, *counts))
+    trials = min(planned.trials, max(1, len(planned.start), *counts))
     study = replace(planned, trials=trials)
     searches = 1
     while searches < planned.searches and _has_ended(
@@ -149,9 +151,12 @@ def so_far(store: Store) -> str:
 def limit_notes(store: Store) -> list[str]:
     """Return notes for the reader of a verdict on less than was planned."""
     study, notes = store.study, []
-    again = "the same command without --time-limit trains the others"
+    again = f"`hylorada run {shlex.quote(study.name)}` trains the others"
     if study != store.plan:
-        notes.append(f"because of the time limit, this is the verdict on {so_far(store)}; {again}")
+        notes.append(
+            f"this is the verdict on {so_far(store)}, as a run with a time limit has left it; "
+            f"{again}"
+        )
     runs = confirm_records(study, store.records)
     names = {r.name for r in runs}
     ended = sum(r.name in names and r.state != "running" for r in store.records.values())

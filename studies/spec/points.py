@@ -191,12 +191,12 @@ def notes(study: Study) -> list[str]:
 
 
 def _inactive_starts(study: Study, arm: str) -> list[str]:
-    """Return a note for each default of a parameter that the arm's first trial does not search."""
+    """Return a note for each default that the arm's trial with the defaults does not search."""
     space = study.space(arm)
     active = space.first({**study.defaults, **study.labels(arm, study.fields(arm))})
     return [
-        f"defaults.{field} {study.defaults[field]!r}: the first trial of arms.{arm} does not "
-        f"search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"
+        f"defaults.{field} {study.defaults[field]!r}: the trial of arms.{arm} with the defaults does "
+        f"not search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"
         for field, parameter in space.parameters.items()
         if field in study.defaults and parameter.when is not None and field not in active
     ]

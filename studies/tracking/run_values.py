@@ -80,7 +80,7 @@ def trial_tags(record: Record) -> dict[str, Any]:
     if record.block is not None:
         tags["block"] = record.block
     if record.winner:
-        tags["winner"] = record.winner
+        tags["clone_of" if record.stage == "added" else "winner"] = record.winner
     if record.stage == "confirm":
         tags["factor"] = record.factor
     if record.params:

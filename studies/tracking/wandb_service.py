@@ -134,6 +134,9 @@ class WandbRuns:
                 name = f"{folder}/{path.name}" if folder else path.name
                 artifact.add_file(str(path), name, policy="immutable")  # without a copy
         run.log_artifact(artifact)  # equal contents are no new version
+        for name in [n for n in self._runs if n != _STUDY]:  # a time limit has left them running
+            self._runs[name].summary.update({_STATE: "killed"})
+            self._close(name, "", 1)
         self._close(_STUDY, "", 0)
 
     def run_ids(self) -> Mapping[str, str]:

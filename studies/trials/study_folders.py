@@ -77,12 +77,13 @@ def as_begun(
     """
     if folder is None:
         return values
-    stored = planned_study(folder / "study.json")
-    if asked_for:
+    if asked_for:  # a time limit's plan is kept beside the study
+        stored = stored_study(folder / "study.json")
         larger = {name: max(values[name], stored[name]) for name in GROWING}
         if values["seed_list"]:  # decides the number of seeds
             del larger["seeds"]
         return {**values, **larger, "looks": values["looks"] or stored["looks"]}
+    stored = planned_study(folder / "study.json")
     if stored["definition"] != values["definition"]:
         return values
     if not stored["common"]["space"] and values["common"]["space"]:

@@ -33,7 +33,7 @@ from studies.trials.winners import winners
 
 
 def with_winners(study: Study, storage: Path) -> tuple[Study, tuple[str, ...]]:
-    """Return a study in whose start list the winners of earlier studies stand.
+    """Return the study with the winners of earlier studies in its start list.
 
     They take the place of the entries that only name a study. A study that has been begun keeps the
     winners that its own folder holds, so it resumes without the earlier one.

@@ -1,5 +1,6 @@
 """The configurations that a study confirms: each arm's best at a search's best common values."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -123,10 +124,12 @@ def winners(study: Study, records: Mapping[str, Record]) -> dict[tuple[int, str]
 def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Record]:
     """Return the records of a stage that still count.
 
-    Runs of former winners, which later trials have overtaken, don't.
+    Runs of former winners, which later trials have overtaken, don't; neither do searches that a run
+    with a time limit leaves out.
     """
     if stage in ("search", "added"):
-        return [r for r in records.values() if r.stage == stage]
+        left_out = study.searches if stage == "search" else math.inf
+        return [r for r in records.values() if r.stage == stage and r.search < left_out]
     if stage == "select":
         places = [(search, arm) for search in range(study.searches) for arm in study.arms]
         candidates = [w for place in places for w in finalists(study, records, *place)]

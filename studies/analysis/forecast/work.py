@@ -72,6 +72,7 @@ def work_left(
         ("select", wanted_runs(study, "select")),
         ("confirm", wanted_runs(study, "confirm")),
         ("explain", explain),
+        ("added", sum(r.stage == "added" for r in records.values())),
     ):
         left.append(_reruns(study, records, sizes, stage, count))
     return tuple(work for work in left if work.trials)

@@ -54,8 +54,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--landmark-design",
+        action="append",
         metavar="FILE.py:CLASS",
-        help="code of an adapter's own landmark design, which nothing runs unless you name it",
+        help="code of an adapter's own landmark design, which nothing runs unless you name it; may "
+        "be repeated",
     )
     add_study_fields(parser, ["model"], _DEFAULT % "tiny")
     add_study_fields(parser, ["data"], _DEFAULT % "pydocs")

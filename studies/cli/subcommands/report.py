@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_report
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_finished_study, open_study
+from studies.cli.stored_studies import open_finished_study, open_study, place_words
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
 from studies.trials.study_folders import is_running, is_running_again, stored_grid
@@ -68,7 +68,7 @@ def _report_partly(args: argparse.Namespace, folder: Path) -> int:
         print_json({**partial.to_dict(), "running": running}, indent=1)
         return 0
     print_partial(study, partial)
-    resume = shlex.join(resume_command(args.study, records))
+    resume = shlex.join([*resume_command(args.study, records), *place_words(args)])
     print("The study is running." if running else f"Not running. Resume with: {resume}")
     return 0
 

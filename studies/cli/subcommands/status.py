@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study
+from studies.cli.stored_studies import open_study, place_words
 from studies.files.folder_files import stored_plan, stored_study
-from studies.process.mlflow_address import shown
 from studies.process.options import default_uri
 from studies.spec.grid import cells
 from studies.spec.study import Study
@@ -66,7 +65,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
-        _print_plan(args, folder)
+        if not running:
+            _print_plan(args, folder)
         for line in waiting_lines(folder):
             print(line)
     return 0
@@ -76,7 +76,7 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
     """Print what a time limit has left out."""
     if plan := stored_plan(folder / "study.json"):
         counts = " and ".join(f"{count} {name}" for name, count in plan.items())
-        command = shlex.join(["hylorada", "run", args.study, *_where(args)])
+        command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
         print(f"Kept small by a time limit. To continue to {counts}: {command}")
 
 
@@ -91,7 +91,7 @@ def _print_status(
     for line in stage_lines(study, records):
         print(line)
     if resumable:
-        command = shlex.join([*resume_command(args.study, records), *_where(args)])
+        command = shlex.join([*resume_command(args.study, records), *place_words(args)])
         print(f"Not running. Resume with: {command}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
@@ -108,19 +108,8 @@ def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
         of_cell = folder.parent / cell.study.name
         if (of_cell / OPEN).exists():
             _close_abandoned(args, cell.study.name, of_cell)
-    resume = shlex.join(["hylorada", "run", args.study, *_where(args)])
+    resume = shlex.join(["hylorada", "run", args.study, *place_words(args)])
     return print_grid_status(grid, args, running=running, resume=resume)
-
-
-def _where(args: argparse.Namespace) -> list[str]:
-    """Return the options that say where the study is."""
-    where = _option("--storage", args.storage, Path("mlruns"))
-    return where + _option("--tracking-uri", args.tracking_uri, None)
-
-
-def _option(name: str, value: object, default: object) -> list[str]:
-    """Return an option as words of a command line; nothing if it has its default."""
-    return [] if value == default else [name, shown(str(value))]
 
 
 def _close_abandoned(args: argparse.Namespace, name: str, folder: Path) -> None:

@@ -7,11 +7,14 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 Schema: TypeAlias = dict[str, Any]
 
+_OWN_CODE = r"\.py:[^\W\d]\w*$"
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
 def type_schema(hint: Any) -> Schema:
     """Return the schema of a type: plain, a Literal, a tuple of texts, or one of these or None.
+
+    A Literal or text stands for one of the names, or for ``FILE.py:CLASS``.
 
     Example:
         >>> type_schema(int | None)
@@ -27,6 +30,8 @@ def type_schema(hint: Any) -> Schema:
         if "enum" in schema:
             return {"enum": [*schema["enum"], None]}
         return {**schema, "type": [schema["type"], "null"]}
+    if names := [option for option in options if get_origin(option) is Literal]:
+        return {"anyOf": [type_schema(names[0]), {"type": "string", "pattern": _OWN_CODE}]}
     return {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 

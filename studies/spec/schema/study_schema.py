@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, get_type_hints
 
 from studies.spec.fields import GRID_AXES, LIST_LIMITS, field_infos, field_types, name_problem
+from studies.spec.proposals.start_entries import ARMS, FROM
 from studies.spec.schema.config_fields import config_fields
 from studies.spec.schema.json_types import Schema, limits_schema, type_schema
 from studies.spec.schema.spaces import closed, reference, references, space_definitions
@@ -43,8 +44,18 @@ def study_schema(definitions: Iterable[str]) -> Schema:
     searched = space_definitions({name: fields[name] for name in per_arm})
     arm = closed({"config": closed(references(per_arm)), "space": reference("space")})
     properties["defaults"] |= closed(references(fields))
+    properties["start"] |= _start(per_arm)
+    properties["designs"] |= {"type": "object", "maxProperties": 0}  # code, which files can't hold
     title = {"$schema": DIALECT, "title": "A study of hylorada"}
     return {**title, **closed(properties), "$defs": {**fields, **searched, "arm": arm}}
+
+
+def _start(fields: Iterable[str]) -> Schema:
+    """Return the schema of configurations to begin with, some for one arm, some of a study."""
+    values = references(fields)
+    of_arms = {"type": "object", "additionalProperties": closed(values)}
+    entry = closed({**values, FROM: {"type": "string", "minLength": 1}, ARMS: of_arms})
+    return {"type": "array", "items": {**entry, "minProperties": 1}, "default": []}
 
 
 def _plain(name: str) -> Schema:

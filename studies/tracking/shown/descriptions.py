@@ -88,7 +88,7 @@ def _dataset(
 def begun(provenance: Mapping[str, Any]) -> str:
     """Return the description of a study that has no answer yet, in Markdown."""
     model, data = provenance.get("model"), provenance.get("data")
-    return f"A study of {model} on {data} without an answer yet; at its end, it stands here."
+    return f"A study of {model} on {data}. Its answer will appear here when it ends."
 
 
 def note_tags(known: Mapping[str, str], text: str) -> dict[str, str]:

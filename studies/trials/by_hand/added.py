@@ -115,6 +115,12 @@ def _change_problems(study: Study, changes: Mapping[str, Any]) -> list[str]:
     if study.epochs is not None:
         fixed["batch_size"] = "a study with epochs has one batch size"
     problems += [f"set.{f} can't be set: {why}" for f, why in fixed.items() if f in changes]
+    design = str(changes.get("landmark_design", ""))
+    if ".py:" in design and design.rpartition(":")[0] not in study.designs:
+        problems.append(
+            f"set.landmark_design {design!r} is no code of this study; put it into a study of its "
+            "own"
+        )
     if study.definition != REPLICATION:
         problems += [
             f"set.{field} repeats a fault of the published code, which only the study "

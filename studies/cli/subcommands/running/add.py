@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hylorada import InputError
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, add_study_name
+from studies.cli.stored_studies import place_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +63,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if args.json:
         print_json({"trial": name, "running": running})
         return 0
-    command = f"hylorada run {shlex.quote(args.study)}"
+    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
     when = "the running study trains it next" if running else f"train it with: {command}"
     print(f"added {name}; {when}")
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_storage, add_study_name
+from studies.cli.stored_studies import place_words
 from studies.trials.study_folders import find_study, is_running_again
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 
     if args.trial is not None:
         return _stop_trial(args)
-    command = f"hylorada run {shlex.quote(args.study)}"
+    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
     if stop_study(args.study, storage=args.storage, wait=args.wait):
         folder = find_study(args.storage, args.study)
         if (folder / "results.json").exists() and not is_running_again(folder):
@@ -72,7 +73,8 @@ def _stop_trial(args: argparse.Namespace) -> int:
     from studies.api.running import stop_trial
 
     running = stop_trial(args.study, args.trial, storage=args.storage)
-    later = "" if running else f", once you run `hylorada run {shlex.quote(args.study)}`"
+    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    later = "" if running else f", once you run `{command}`"
     print(f"{args.trial} stops at its next report{later}")
     return 0
 
