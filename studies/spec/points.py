@@ -195,8 +195,8 @@ def _inactive_starts(study: Study, arm: str) -> list[str]:
     space = study.space(arm)
     active = space.first({**study.defaults, **study.labels(arm, study.fields(arm))})
     return [
-        f"defaults.{field} {study.defaults[field]!r}: the trial of arms.{arm} with the defaults does "
-        f"not search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"
+        f"defaults.{field} {study.defaults[field]!r}: the trial of arms.{arm} with the defaults "
+        f"does not search it; it is searched when {parameter.when[0]} is {parameter.when[1]!r}"
         for field, parameter in space.parameters.items()
         if field in study.defaults and parameter.when is not None and field not in active
     ]
