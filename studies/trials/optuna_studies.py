@@ -12,7 +12,7 @@ from hylorada import InputError
 from studies.files.folder_files import damaged
 from studies.spec.common_values import given_values, search_seeds
 from studies.spec.study import Study
-from studies.trials.by_hand.added_studies import keep_added
+from studies.trials.by_hand.added_studies import added_study, keep_added
 from studies.trials.messages import CHECKPOINT, Report
 from studies.trials.optuna_database import (
     OPTUNA_STATES,
@@ -132,7 +132,7 @@ class OptunaStudies:
             study.tell(record.number, value, state=state)
 
     def add_run_ids(self, service: str, ids: Mapping[str, str]) -> None:
-        """Store which runs a tracking service holds for the search trials.
+        """Store which runs a tracking service holds for the trials in the database.
 
         Services are written in the background, so these ids are known only after a trial's end.
 
@@ -142,12 +142,22 @@ class OptunaStudies:
         """
         key = f"{service.lower().replace(' ', '_')}_run"
         new: dict[int, dict[str, str]] = {}
+        for name, frozen in self._named_trials():
+            run = ids.get(name)
+            if run is not None and frozen.user_attrs.get(key) != run:
+                new[frozen._trial_id] = {key: run}
+        self._write_attributes(new)
+
+    def _named_trials(self) -> Iterator[tuple[str, FrozenTrial]]:
+        """Yield all trials of the database with their names."""
         for (arm, search), study in self._studies.items():
             for frozen in study.get_trials(deepcopy=False):
-                run = ids.get(trial_name(arm, search, frozen.number))
-                if run is not None and frozen.user_attrs.get(key) != run:
-                    new[frozen._trial_id] = {key: run}
-        self._write_attributes(new)
+                yield trial_name(arm, search, frozen.number), frozen
+        assert self._storage is not None, "the database is not open"
+        for arm in self._study.arms:
+            if (added := added_study(self._storage, self._study, arm)) is not None:
+                for frozen in added.get_trials(deepcopy=False):
+                    yield frozen.user_attrs["name"], frozen
 
     def _write_attributes(self, by_trial: Mapping[int, Mapping[str, Any]]) -> None:
         assert self._storage is not None, "the database is not open"

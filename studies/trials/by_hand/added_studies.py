@@ -15,13 +15,22 @@ from studies.trials.optuna_database import OPTUNA_STATES, attributes, create_stu
 from studies.trials.records import ADDED, Record, is_finite
 
 
+def added_study(storage: optuna.storages.RDBStorage, study: Study, arm: str) -> optuna.Study | None:
+    """Return the Optuna study of an arm's added trials; None if there is none."""
+    if _title(study, arm) not in optuna.get_all_study_names(storage):
+        return None
+    return optuna.load_study(study_name=_title(study, arm), storage=storage)
+
+
+def _title(study: Study, arm: str) -> str:
+    return f"{study.name} / {arm}{ADDED}"
+
+
 def keep_added(storage: optuna.storages.RDBStorage, study: Study, record: Record) -> None:
     """Write an added trial that has ended to Optuna's database, unless it is there already."""
-    title = f"{study.name} / {record.arm}{ADDED}"
-    if title in optuna.get_all_study_names(storage):
-        kept = optuna.load_study(study_name=title, storage=storage)
-    else:
-        kept = create_study(storage, title)
+    kept = added_study(storage, study, record.arm)
+    if kept is None:
+        kept = create_study(storage, _title(study, record.arm))
     if all(t.user_attrs.get("name") != record.name for t in kept.get_trials(deepcopy=False)):
         kept.add_trial(_frozen(study, record))
 
