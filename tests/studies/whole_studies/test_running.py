@@ -134,7 +134,8 @@ def _steer(study: Terminals) -> str:
     out, err = watching.communicate(timeout=120)
     assert (watching.returncode, err) == (0, "")
     assert out.startswith("mine: search: ")
-    assert out.endswith("Not running. Resume with: hylorada run mine\n")
+    resume = f"hylorada run mine --storage {study.storage}"
+    assert out.endswith(f"Not running. Resume with: {resume}\n")
     assert (study.state(victim), study.state(_ADDED[0])) == ("running", None)
 
     process = study.start()

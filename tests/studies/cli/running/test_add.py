@@ -20,7 +20,7 @@ def test_add_names_the_trial_and_what_trains_it(
     assert capsys.readouterr().out == "added fixed-added-0001; the running study trains it next\n"
     store.close()
     assert main([*command, "--clone=fixed-0003", "--set=num_buckets=4"]) == 0
-    told = "added fixed-added-0002; train it with: hylorada run made\n"
+    told = f"added fixed-added-0002; train it with: hylorada run made --storage {tmp_path}\n"
     assert capsys.readouterr().out == told
     assert main([*command, "--arm=baseline", "--set", "target_modules=[q_proj]", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {

@@ -59,7 +59,8 @@ def test_stop_asks_and_waits_for_the_end(
         drop_stop(folder)
     thread.join(20)
     assert codes == [0]
-    told = "study 'made' has stopped; its state is saved. Resume with: hylorada run made\n"
+    told = "study 'made' has stopped; its state is saved. Resume with: "
+    told += f"hylorada run made --storage {tmp_path}\n"
     assert capsys.readouterr().out == told
     assert not stop_requested(folder)
 
@@ -79,8 +80,7 @@ def test_stop_of_a_study_that_is_not_running_is_refused(
 ) -> None:
     make(tmp_path / "studies" / "made", "search").close()
     assert main(["stop", "made", f"--storage={tmp_path}"]) == 2
-    problem = "study 'made' is not running; resume it with: hylorada run made"
-    assert capsys.readouterr().err == f"hylorada: {problem}\n"
+    assert capsys.readouterr().err == "hylorada: study 'made' is not running\n"
     assert not (tmp_path / "studies" / "made" / "requests").exists()
 
 
@@ -115,6 +115,15 @@ def test_stop_of_a_trial_is_kept_for_a_study_that_is_not_running(
 ) -> None:
     make(tmp_path / "studies" / "made", "search").close()
     assert main(["stop", "made", f"--storage={tmp_path}", "--trial=fixed-0003"]) == 0
-    told = "fixed-0003 stops at its next report, once you run `hylorada run made`\n"
+    command = f"hylorada run made --storage {tmp_path}"
+    told = f"fixed-0003 stops at its next report, once you run `{command}`\n"
     assert capsys.readouterr().out == told
     assert trial_stops(tmp_path / "studies" / "made") == {"fixed-0003"}
+
+
+def test_stop_of_a_finished_study_says_that_it_has_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "studies" / "made", "end").close()
+    assert main(["stop", "made", f"--storage={tmp_path}"]) == 2
+    assert capsys.readouterr().err == "hylorada: study 'made' is not running: it has finished\n"

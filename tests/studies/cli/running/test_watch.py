@@ -22,7 +22,7 @@ def test_watch_shows_an_interrupted_study_once(
     assert lines[-3:] == [
         "search: 6 of 12 ended",
         "confirm: 0 of 4 ended",
-        "Not running. Resume with: hylorada run made",
+        f"Not running. Resume with: hylorada run made --storage {tmp_path}",
     ]
 
 
@@ -30,4 +30,5 @@ def test_watch_of_a_finished_study_names_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path / "studies" / "made", "end").close()
-    assert _watched(tmp_path, capsys)[-1] == "Finished. See the results with: hylorada report made"
+    told = f"Finished. See the results with: hylorada report made --storage {tmp_path}"
+    assert _watched(tmp_path, capsys)[-1] == told
