@@ -17,6 +17,7 @@ from studies.process.options import Options
 from studies.runner import finished
 from studies.runner.finished import finished_results, mark_finished
 from studies.spec.study import Study
+from studies.trials.by_hand.requests import Addition, request_addition
 from studies.trials.messages import CHECKPOINT
 from studies.trials.records import OPEN
 
@@ -52,6 +53,14 @@ def test_request_may_leave_open_what_the_text_decides(folder: Path) -> None:
     study = _study(folder, document_separator="auto")
     mark_finished(study, _options(folder))
     assert finished_results(study, _options(folder)) is not None
+
+
+def test_trial_added_in_the_last_seconds_is_trained(folder: Path) -> None:
+    """The run that ends doesn't read it any more, and its mark covers the request."""
+    study, options = _study(folder), _options(folder)
+    request_addition(folder, Addition(next(iter(study.arms)), "", {"learning_rate": 1e-3}))
+    mark_finished(study, options)
+    assert finished_results(study, options) is None
 
 
 def test_checkpoints_and_locks_are_no_part_of_it(folder: Path) -> None:

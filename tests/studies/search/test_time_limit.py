@@ -93,6 +93,14 @@ def test_study_grows_by_a_trial_for_each_arm_and_then_by_whole_searches() -> Non
     assert list(_sizes(STUDY)) == [(1, 1), (1, 2), (2, 2), (3, 2)]
 
 
+def test_study_begins_with_all_configurations_that_it_starts_from() -> None:
+    """A study with fewer trials than start entries would be refused when it is read."""
+    entries = [{"learning_rate": 1e-3}, {"learning_rate": 2e-3}]
+    small = begun(replace(STUDY, start=tuple(entries), trials=3), None, {})
+    assert (small.searches, small.trials) == (1, 2)
+    assert Study.from_dict(small.to_dict()) == small
+
+
 @pytest.mark.parametrize(
     ("seconds", "searches", "trials"),
     # 8 s each: 2 trials and 2 confirm runs, 4 trials and 2, 8 and 4, 12 and 6, and some for the end
@@ -117,7 +125,7 @@ def test_folder_holds_the_study_as_it_was_run_and_the_plan(tmp_path: Path) -> No
     assert stored_plan(path) == {"searches": 3}
     assert planned_study(path)["searches"] == 3
     (note,) = limit_notes(run.store)
-    assert note.startswith("because of the time limit, this is the verdict on 1 of 3 searches")
+    assert note.startswith("this is the verdict on 1 of 3 searches")
     assert "time limit: 1 of 3 searches" in run.panel.said[0]
 
 

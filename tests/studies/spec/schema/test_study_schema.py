@@ -139,6 +139,13 @@ def test_study_of_ones_own_is_accepted_whole_and_in_part() -> None:
         ("arms.all.space.r", {"choice": [4, 8], "when": {"rank": 8}}),
         ("arms.all.space.use_dora", {"low": 0, "high": 1}),
         ("arms.learnable.space.target_modules", ["q_proj"]),
+        ("start", {"learning_rate": 1e-3}),
+        ("start", [{}]),
+        ("start", [{"rate": 1e-3}]),
+        ("start", [{"learning_rate": "fast"}]),
+        ("start", [{"from": ""}]),
+        ("start", [{"arms": {"all": {"rate": 1e-3}}}]),
+        ("defaults.landmark_design", "my_design.py"),
     ],
 )
 def test_what_a_study_refuses_the_schema_refuses(path: str, value: Any) -> None:
@@ -163,6 +170,8 @@ def test_what_a_study_refuses_the_schema_refuses(path: str, value: Any) -> None:
         ("arms.all.space.lora_alpha", {"low": 8, "high": 32}),
         ("arms.all.space.lora_dropout", 0.1),
         ("arms.all.space.position_bias", {"choice": [True, False]}),
+        ("start", [{"from": "earlier"}]),
+        ("arms.all.config.landmark_design", "global"),
     ],
 )
 def test_what_a_study_accepts_the_schema_accepts(path: str, value: Any) -> None:
