@@ -130,8 +130,9 @@ def test_winner_is_exported_with_its_code_which_runs_only_when_named(
 
 def test_study_file_brings_no_code(own: FinishedStudy, place: Path) -> None:
     shown = run_cli("show", "own", f"--storage={own.storage}")
-    assert "    class Gated(CustomLandmark):\n" in shown.out
-    (place / "shown.yaml").write_text(shown.out)
+    assert "a study file can't hold code, so my_design.py is left out" in shown.err
+    assert "designs" not in yaml.safe_load(shown.out)
+    (place / "shown.yaml").write_text(shown.out + "designs: {my_design.py: pass}\n")
     done = run_cli("run", f"--config={place / 'shown.yaml'}", f"--storage={place / 'none'}")
     assert done.code == 2
     assert "designs holds code, which a study file can't bring" in done.err
