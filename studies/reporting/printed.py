@@ -47,13 +47,13 @@ def print_json(values: Any, **options: Any) -> None:
     print(json.dumps(values, **options).replace("\x7f", "\\u007f"))
 
 
-def print_results(results: Any, as_json: bool) -> None:
+def print_results(results: Any, as_json: bool, *, running_again: bool = False) -> None:
     """Print a study's table, verdict and notes, or all of its results as JSON."""
     from studies.reporting.html_report import comparison_tables, table, verdict_lines
     from studies.reporting.replication_table import replication_sheet, replication_title
 
     if as_json:
-        print_json(results.to_dict(), indent=1)
+        print_json({**results.to_dict(), "partial": running_again}, indent=1)
         return
     terminal = Terminal()
     for drawn in (table(results), *comparison_tables(results)):

@@ -33,7 +33,8 @@ def interval_text(change: float, low: float, high: float, unit: str = "") -> str
 
     An interval so short that two decimals would hide its width gets more of them.
     """
-    return f"{change:+z.{_decimals(low, high)}f}{unit} {ends_text(low, high)}"
+    decimals = _decimals(low, high, change)
+    return f"{change:+z.{decimals}f}{unit} [{low:+z.{decimals}f}, {high:+z.{decimals}f}]"
 
 
 def ends_text(low: float, high: float) -> str:
@@ -47,9 +48,14 @@ def effect_text(percent: float) -> str:
     return f"{percent:.{_decimals(-percent, percent)}f}"
 
 
-def _decimals(low: float, high: float) -> int:
-    """Return how many decimals show at least one digit of half the interval's width."""
-    half = (high - low) / 2
-    if not math.isfinite(half) or half <= 0:
+def _decimals(low: float, high: float, change: float = 0.0) -> int:
+    """Return how many decimals show a digit of half the interval's width.
+
+    There are at most three significant digits, so that large changes don't get decimals which
+    nobody reads.
+    """
+    half, largest = (high - low) / 2, max(abs(low), abs(high), abs(change))
+    if not math.isfinite(half) or half <= 0 or largest == 0:
         return _USUAL
-    return min(max(_USUAL, math.ceil(-math.log10(half))), _MOST)
+    needed = min(math.ceil(-math.log10(half)), 2 - math.floor(math.log10(largest)))
+    return min(max(_USUAL, needed), _MOST)

@@ -227,9 +227,14 @@ class StudyRuns:
 
     def _end_running(self, status: str) -> None:
         for child in self._children.values():
-            if child.status == "RUNNING":
+            if child.status != "RUNNING":
+                continue
+            try:
                 self.client.set_terminated(child.id, status=status)
-                child.status = status
+            except Exception as error:  # a run that a user has deleted holds up no other
+                if is_temporary(error):
+                    raise
+            child.status = status
 
     def _flag(self, run: str, metrics: Mapping[str, float], *, flagged: bool = False) -> None:
         """List non-finite metrics in a tag: MLflow would show an infinite one as 1.797e308."""

@@ -221,8 +221,11 @@ class Subject:
     def _equals(self, name: str, value: Any) -> bool:
         """Return whether a command shows the same as before the damage.
 
-        With a note, `status` may show less.
+        With a note, `status` may show less. Where the results are lost, `report` is marked partial
+        and gives none.
         """
+        if name == "report" and value["partial"]:
+            return "verdict" not in value
         if name != "status":
             return bool(value == self.seen.get(name))
         before = self.seen[name]

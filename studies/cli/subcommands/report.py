@@ -35,7 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.analysis.results import read_results
-    from studies.reporting.printed import print_json, print_results
+    from studies.reporting.printed import print_results
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
@@ -44,11 +44,9 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         return _report_partly(args, folder)
     folder = open_finished_study(args)
     results = read_results(folder / "results.json")
-    if args.json:
-        print_json({**results.to_dict(), "partial": is_running_again(folder)}, indent=1)
-        return 0
-    print_results(results, as_json=False)
-    print(f"report: {folder / 'report.html'}")
+    print_results(results, as_json=args.json, running_again=is_running_again(folder))
+    if not args.json:
+        print(f"report: {folder / 'report.html'}")
     return 0
 
 

@@ -17,6 +17,7 @@ from study_runs import SMALL, FinishedStudy, read_trials, run_cli
 
 from hylorada import HyLoRADAConfig
 from studies.analysis.results import read_results
+from studies.statistics.change import interval_text
 from studies.trials.records import read_record
 
 pytestmark = pytest.mark.timeout(600)
@@ -121,7 +122,10 @@ def test_run_mlflow_shows_the_answer(finished: FinishedStudy) -> None:
     for sentence in results.verdict.split(". ")[:2]:
         assert sentence.split(";")[0] in " ".join(note.split())
     for c in results.comparisons:
-        assert f"| {c.arm} vs {c.reference} | {c.change:+z.2f} % [{c.low:+z.2f}, " in note
+        assert (
+        change = interval_text(c.change, c.low, c.high, " %")
+        assert f"| {c.arm} vs {c.reference} | {change} |" in note
+        )
         name = f"test/change_{c.arm}_vs_{c.reference}"
         stored = [parent.data.metrics[f"{name}_{k}"] for k in ("percent", "low", "high", "p")]
         assert stored == [c.change, c.low, c.high, c.p_value]
@@ -187,7 +191,8 @@ def test_report_and_status_speak_of_the_finished_study(finished: FinishedStudy) 
     report = run_cli("report", finished.name, f"--storage={finished.storage}", "--json")
     assert report.code == 0, report.err
     stored = json.loads((finished.folder / "results.json").read_text())
-    assert json.loads(report.out) == {k: v for k, v in stored.items() if k != "seal"}
+    del stored["seal"]
+    assert json.loads(report.out) == {**stored, "partial": False}
     status = run_cli("status", finished.name, f"--storage={finished.storage}", "--json")
     assert {t["name"] for t in json.loads(status.out)} == {
         t["name"] for t in read_trials(finished.folder)

@@ -87,7 +87,7 @@ def test_killed_study_ends_as_if_unbroken(own: FinishedStudy, place: Path, toy_m
     wait_until(lambda: any(place.glob("killed/**/reports.jsonl")) or process.poll() is not None)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: not process.pids(), 30)
+    wait_until(lambda: not process.pids(), 120)  # Ray ends when it sees that its driver has died
     (place / "my_design.py").rename(place / "away.py")
     again = run_cli(
         "run", "own", *(a for a in arguments[1:] if not a.startswith("--config")), "--name=own"
@@ -131,8 +131,10 @@ def test_winner_is_exported_with_its_code_which_runs_only_when_named(
 def test_study_file_brings_no_code(own: FinishedStudy, place: Path) -> None:
     shown = run_cli("show", "own", f"--storage={own.storage}")
     assert "a study file can't hold code, so my_design.py is left out" in shown.err
-    assert "designs" not in yaml.safe_load(shown.out)
-    (place / "shown.yaml").write_text(shown.out + "designs: {my_design.py: pass}\n")
+    values = yaml.safe_load(shown.out)
+    assert values["designs"] == {}
+    values["designs"] = {"my_design.py": "pass"}
+    (place / "shown.yaml").write_text(yaml.safe_dump(values))
     done = run_cli("run", f"--config={place / 'shown.yaml'}", f"--storage={place / 'none'}")
     assert done.code == 2
     assert "designs holds code, which a study file can't bring" in done.err

@@ -130,10 +130,11 @@ def _steer(study: Terminals) -> str:
     assert partial["stages"]["search"][1] == 6
     study.add_two()
     assert stop_trial("mine", victim, storage=study.storage)
+    assert watching.stdout is not None
+    assert watching.stdout.readline().startswith("mine: search: ")
     kill(process)
     out, err = watching.communicate(timeout=120)
     assert (watching.returncode, err) == (0, "")
-    assert out.startswith("mine: search: ")
     resume = f"hylorada run mine --storage {study.storage}"
     assert out.endswith(f"Not running. Resume with: {resume}\n")
     assert (study.state(victim), study.state(_ADDED[0])) == ("running", None)

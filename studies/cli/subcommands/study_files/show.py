@@ -38,10 +38,11 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if args.json:
         print_json(values, indent=1)
         return 0
-    if designs := values.pop("designs"):
-        left_out = ", ".join(designs)
+    if values["designs"]:
+        left_out = ", ".join(values["designs"])
         note = f"hylorada: note: a study file can't hold code, so {left_out} is left out"
         print(note, file=sys.stderr)
+        values["designs"] = {}
     text = to_yaml(values)
     print(text if reads_back(text, sys.stdout.encoding) else to_yaml(values, escaped=True), end="")
     return 0

@@ -221,6 +221,10 @@ _STUDY_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
     "seed": (7, {}),
     "spread_test": (False, {"test_blocks": 40}),
     "arms": ({"a": {}, "b": {}}, {}),
+    "start": (
+        [{"learning_rate": 5e-4}],
+        {"common": {"space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}},
+    ),
     "defaults": ({"max_steps": 100}, {}),
 }
 # Fields of which the results speak: they name arms, margins and levels, and cells are studies.
@@ -233,6 +237,7 @@ _OF_RESULTS = {
     "criteria",
     "comparisons",
     "grid",
+    "designs",  # code, which the kit holds
 }
 
 
