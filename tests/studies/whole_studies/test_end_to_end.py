@@ -122,10 +122,8 @@ def test_run_mlflow_shows_the_answer(finished: FinishedStudy) -> None:
     for sentence in results.verdict.split(". ")[:2]:
         assert sentence.split(";")[0] in " ".join(note.split())
     for c in results.comparisons:
-        assert (
         change = interval_text(c.change, c.low, c.high, " %")
         assert f"| {c.arm} vs {c.reference} | {change} |" in note
-        )
         name = f"test/change_{c.arm}_vs_{c.reference}"
         stored = [parent.data.metrics[f"{name}_{k}"] for k in ("percent", "low", "high", "p")]
         assert stored == [c.change, c.low, c.high, c.p_value]
