@@ -37,7 +37,7 @@ def _forecast(opened: OpenStudy, explain: int) -> Forecast | None:
     """Return the forecast of what is left; None before a trial has told the pace."""
     store, sizes = opened.store, opened.sizes
     place = opened.cluster.place
-    pace = pace_so_far(store.records, sizes, compiles=place.kind == "GPU")
+    pace = pace_so_far(store.records, sizes)
     if pace is None:
         return None
     study = store.study if opened.ends is None else store.plan

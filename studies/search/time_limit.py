@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from studies.analysis.forecast.forecast import OVERHEAD, Place
-from studies.analysis.forecast.work import Pace, Sizes, pace_so_far, work_left
+from studies.analysis.forecast.work import Pace, Sizes, pace_of, pace_so_far, work_left
 from studies.process.errors import TimeUp
 from studies.spec.study import Study
 from studies.trials.records import Record, planned_trials, records_of
@@ -74,15 +74,16 @@ class TimeLimit:
         store = self._store
         if self.closed:
             return None
-        # Trials may be running that have not told the pace yet.
-        larger, pace = grown(store.study, store.plan), self._pace()
-        running = any(r.state == "running" for r in store.records.values())
-        if larger is not None and pace is None and running:
-            return None
+        records = store.records.values()
+        larger, steady = grown(store.study, store.plan), pace_so_far(store.records, self._sizes)
+        pace = steady or pace_of(records, self._sizes)
         if pace is not None and not (store.folder / "base.json").exists():
             self._base_seconds = pace.block_seconds * pace.evaluation_share * self._sizes["test"]
         if larger is not None and pace is not None and self._fits(larger, pace):
             return larger
+        # First reports are slow, so they may show that a study fits, but not that it doesn't.
+        if larger is not None and steady is None and any(r.state == "running" for r in records):
+            return None
         self.closed = True
         if larger is not None:
             self._say(f"time limit: {so_far(store)}; confirming what they found")
@@ -98,10 +99,6 @@ class TimeLimit:
     def _time_left(self) -> float:
         """Return the seconds until only the time for the base and the report is left."""
         return self._ends - self._clock() - _REPORT_S - self._base_seconds
-
-    def _pace(self) -> Pace | None:
-        compiles = self._place().kind == "GPU"
-        return pace_so_far(self._store.records, self._sizes, compiles=compiles)
 
 
 def begun(planned: Study, before: Study | None, records: Mapping[str, Record]) -> Study:

@@ -78,16 +78,16 @@ def work_left(
     return tuple(work for work in left if work.trials)
 
 
-def pace_so_far(records: Mapping[str, Record], sizes: Sizes, *, compiles: bool) -> Pace | None:
+def pace_so_far(records: Mapping[str, Record], sizes: Sizes) -> Pace | None:
     """Return the pace of a study's trials; None before their reports tell it.
+
+    First reports are left out where there are others, because the first steps also allocate memory
+    and compile layers.
 
     Args:
         records: The study's records by name.
         sizes: Number of blocks of each split.
-        compiles: Whether the first report of some trials includes the time to compile layers.
     """
-    if not compiles:
-        return pace_of(records.values(), sizes)
     steady = pace_of(records.values(), sizes, without_first=True)
     if steady is None and any(r.state != "running" for r in records.values()):
         return pace_of(records.values(), sizes)  # trials with a single report
