@@ -7,9 +7,9 @@ import numpy as np
 
 from hylorada import Evaluation
 from hylorada.data.perplexity import perplexity
-from studies.statistics.block_mean import BlockMean, block_mean
 from studies.statistics.comparison import percent
 from studies.statistics.differences import Floats, Ints
+from studies.statistics.intervals import BlockMean, block_mean
 
 
 def losses(evaluation: Evaluation) -> Floats:

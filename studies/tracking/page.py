@@ -61,7 +61,7 @@ def _places(uri: str, args: argparse.Namespace) -> dict[str, str]:
     if args.study is None:
         # Without the query, experiments of earlier versions open on traces of agents.
         return {"MLflow": "#/experiments?workflowType=machine_learning"}
-    from studies.tracking.page_places import find_shown  # slow to import
+    from studies.tracking.shown.page_places import find_shown  # slow to import
 
     study = find_shown(uri, args.storage, args.study)
     return {"MLflow": study.trials, "answer": study.answer}

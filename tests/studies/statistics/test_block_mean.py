@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from studies.statistics.block_mean import block_mean
 from studies.statistics.differences import Differences, Ints
-from studies.statistics.intervals import interval
+from studies.statistics.intervals import block_mean, interval
 
 
 def test_few_blocks_have_students_interval() -> None:

@@ -8,7 +8,7 @@ from finished_folder import write_finished
 from hylorada import InputError
 from studies.process.options import default_uri
 from studies.tracking.experiment import open_runs
-from studies.tracking.page_places import find_shown
+from studies.tracking.shown.page_places import find_shown
 from studies.trials.records import read_id
 
 # Raised by MLflow itself.
