@@ -224,6 +224,7 @@ def test_run_stopped_saves_and_prints_how_to_go_on(toy_model: str, tmp_path: Pat
     actual = outcome(tmp_path, "learnable_bucketing")
     assert Counter(t["stage"] for t in actual.trials.values()) == {"search": 12, "confirm": 6}
     assert {t["state"] for t in actual.trials.values()} <= {"complete", "pruned"}
-    assert {arm: len(trials) for arm, trials in actual.optuna.items()} == dict.fromkeys(ARMS, 4)
+    titles = [f"learnable_bucketing / {arm} / search 0" for arm in ARMS]
+    assert {t: len(trials) for t, trials in actual.optuna.items()} == dict.fromkeys(titles, 4)
     assert actual.mlflow.keys() == {"learnable_bucketing", *actual.trials}
     assert "RUNNING" not in {status for status, _ in actual.mlflow.values()}
