@@ -97,7 +97,7 @@ def test_answer_is_the_description_unless_a_user_wrote_one(store: Mlflow) -> Non
     runs = store.runs("answer")
     runs.describe({"model": "tiny", "data": "pydocs"}, {})
     note = "mlflow.note.content"
-    assert "tiny on pydocs without an answer yet" in _tags(store, runs)[note]
+    assert "A study of tiny on pydocs. Its answer will appear here" in _tags(store, runs)[note]
     runs.finish({}, {}, 1, "**Undecided.**\n\n| arm |")
     text = _tags(store, runs)[note]
     assert text.startswith("**Undecided.**\n\n[the study's run](#/experiments/")
