@@ -18,7 +18,7 @@ _NO_VERDICT = (
 
 @dataclass(frozen=True)
 class Leader:
-    """A trial that is ahead, or one that a user has added.
+    """A trial that leads its arm in a search, or one that a user has added.
 
     Attributes:
         arm: Its arm.

@@ -1,6 +1,7 @@
 """The study folder that a command names."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def note_running_again(folder: Path, name: str) -> None:
             "these are its earlier results",
             file=sys.stderr,
         )
+
+
+def run_command(args: argparse.Namespace) -> str:
+    """Return the command line that runs or resumes the study, for users to copy."""
+    return shlex.join(["hylorada", "run", args.study, *place_words(args)])
 
 
 def place_words(args: argparse.Namespace) -> list[str]:

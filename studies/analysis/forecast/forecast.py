@@ -17,7 +17,7 @@ OVERHEAD = 1.05
 
 @dataclass(frozen=True)
 class Place:
-    """The devices that trials train on.
+    """The devices on which a run trains its trials.
 
     Attributes:
         kind: "GPU" or "CPU".

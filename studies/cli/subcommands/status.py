@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words
+from studies.cli.stored_studies import open_study, place_words, run_command
 from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
@@ -76,7 +76,7 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
     """Print what a time limit has left out."""
     if plan := stored_plan(folder / "study.json"):
         counts = " and ".join(f"{count} {name}" for name, count in plan.items())
-        command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+        command = run_command(args)
         print(f"Kept small by a time limit. To continue to {counts}: {command}")
 
 
@@ -108,7 +108,7 @@ def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
         of_cell = folder.parent / cell.study.name
         if (of_cell / OPEN).exists():
             _close_abandoned(args, cell.study.name, of_cell)
-    resume = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    resume = run_command(args)
     return print_grid_status(grid, args, running=running, resume=resume)
 
 

@@ -1,4 +1,4 @@
-"""What a study that has been begun keeps when it is requested again."""
+"""Tests of what a begun study keeps when a user requests it again."""
 
 from pathlib import Path
 from typing import Any

@@ -1,13 +1,12 @@
 """``hylorada add``: a trial of one's own in a study that is running or has been run."""
 
 import argparse
-import shlex
 from typing import TYPE_CHECKING
 
 from hylorada import InputError
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import place_words
+from studies.cli.stored_studies import run_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +62,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if args.json:
         print_json({"trial": name, "running": running})
         return 0
-    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    command = run_command(args)
     when = "the running study trains it next" if running else f"train it with: {command}"
     print(f"added {name}; {when}")
     return 0

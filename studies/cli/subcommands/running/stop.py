@@ -1,13 +1,12 @@
 """``hylorada stop``: end a running study, or one of its trials, from another terminal."""
 
 import argparse
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_storage, add_study_name
-from studies.cli.stored_studies import place_words
+from studies.cli.stored_studies import run_command
 from studies.trials.study_folders import find_study, is_running_again
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 
     if args.trial is not None:
         return _stop_trial(args)
-    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    command = run_command(args)
     if stop_study(args.study, storage=args.storage, wait=args.wait):
         folder = find_study(args.storage, args.study)
         if (folder / "results.json").exists() and not is_running_again(folder):
@@ -73,7 +72,7 @@ def _stop_trial(args: argparse.Namespace) -> int:
     from studies.api.running import stop_trial
 
     running = stop_trial(args.study, args.trial, storage=args.storage)
-    command = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    command = run_command(args)
     later = "" if running else f", once you run `{command}`"
     print(f"{args.trial} stops at its next report{later}")
     return 0

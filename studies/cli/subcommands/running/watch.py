@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words
+from studies.cli.stored_studies import open_study, place_words, run_command
 from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.study_folders import is_running, is_running_again, stored_grid
@@ -55,7 +55,7 @@ def _watch_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
         for place in (p for p in places if (p / "study.json").exists() and is_running(p)):
             watch_study(place, terminal)
         time.sleep(_PAUSE_S)
-    resume = shlex.join(["hylorada", "run", args.study, *place_words(args)])
+    resume = run_command(args)
     return print_grid_status(grid, args, running=False, resume=resume)
 
 
