@@ -1,5 +1,6 @@
 """Studies from Python: bad input before compute, and a whole study in a program of its own."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -89,7 +90,9 @@ def test_error_in_a_callback_reaches_the_program_and_the_study_resumes(
     )
     assert first.returncode == 1
     assert "OSError: [Errno 28] my own disk is full" in first.stderr
-    assert "Raised in your Callbacks.on_trial_end, called with baseline-0000." in first.stderr
+    # Which arm's trial ends first depends on the machine.
+    note = r"Raised in your Callbacks\.on_trial_end, called with \w+-0000\."
+    assert re.search(note, first.stderr), first.stderr
     assert second.returncode == 0, second.stderr
 
 
