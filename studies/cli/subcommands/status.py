@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words, run_command
+from studies.cli.stored_studies import open_study, resume_line, run_command
 from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
@@ -83,7 +83,7 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
 def _print_status(
     args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
 ) -> None:
-    from studies.analysis.progress import resume_command, stage_lines
+    from studies.analysis.progress import stage_lines
     from studies.reporting.html_report import trial_table
     from studies.reporting.terminal import Terminal
 
@@ -91,8 +91,7 @@ def _print_status(
     for line in stage_lines(study, records):
         print(line)
     if resumable:
-        command = shlex.join([*resume_command(args.study, records), *place_words(args)])
-        print(f"Not running. Resume with: {command}")
+        print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
             f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
