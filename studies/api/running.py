@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import stored_study, study_command
 from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.study_folders import (
@@ -96,7 +96,7 @@ def stop_trial(name: str, trial: str, *, storage: str | Path = "mlruns") -> bool
     if record.stage not in STOPPABLE:
         raise InputError(
             f"{trial} is a {record.stage} run and can't be stopped alone: the comparison needs "
-            f"all of them; `hylorada stop {name}` stops the study"
+            f"all of them; `{study_command(folder, 'stop')}` stops the study"
         )
     if record.state != "running":
         raise InputError(f"{trial} has ended already ({record.state})")

@@ -10,6 +10,7 @@ import torch
 from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, load_text, nearest
 from hylorada.runtime.cores import available_cores
 from studies.bench.shapes import SHAPES, shape_config
+from studies.files.paths import file_problem
 
 Part = Literal["plain", "processes", "packs", "designs", "memory", "report"]
 PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "report")
@@ -144,8 +145,8 @@ def check(options: BenchOptions) -> Plan:
     packs = _packs(options, cuda, problems)
     parts = _parts(options, problems)
     ranks = _ranks(options, packs, parts, problems)
-    if options.profile is not None and not options.profile.absolute().parent.is_dir():
-        problems.append(f"profile {str(options.profile)!r}: its folder does not exist")
+    if options.profile is not None and (problem := file_problem("profile", options.profile)):
+        problems.append(problem)
     if problems:
         raise InputError(problems)
     setting = Setting(

@@ -84,3 +84,12 @@ def with_absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_folder(name: str) -> str:
     """Return the name of a base or text without its folder."""
     return os.path.basename(name) if os.path.isabs(name) else name
+
+
+def file_problem(field: str, file: Path) -> str | None:
+    """Return why a file can't be written, for a check before long work; None if it can."""
+    if os.path.isdir(file) or not file.name:
+        return f"{field} {str(file)!r}: this is a folder; name a file"
+    if not file.absolute().parent.is_dir():
+        return f"{field} {str(file)!r}: its folder does not exist"
+    return None

@@ -6,7 +6,6 @@ Reading one returns it whole, or raises an error that names the lost or damaged 
 import json
 import math
 import re
-import shlex
 import sqlite3
 from collections.abc import Mapping, Set
 from contextlib import closing, suppress
@@ -22,6 +21,7 @@ from studies.files.folder_files import (
     require_kinds,
     require_readable,
     stored_id,
+    study_command,
     train_again,
 )
 from studies.files.typed_json import typed
@@ -317,7 +317,7 @@ def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
     path = folder / "optuna.db"
     if not records or (is_sqlite(path) and not _unreadable(path)):
         return None
-    command = f"hylorada run {shlex.quote(folder.name)}"
+    command = study_command(folder)
     return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
 
 

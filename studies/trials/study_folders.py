@@ -13,6 +13,7 @@ from studies.files.folder_files import (
     require_kinds,
     require_readable,
     stored_study,
+    study_command,
     study_lock,
 )
 from studies.spec.grid import cells
@@ -118,7 +119,8 @@ def require_results(folder: Path, name: str) -> None:
     """
     if not (folder / "results.json").exists():
         raise InputError(
-            f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end"
+            f"study {name!r} has not finished; see `{study_command(folder, 'status')}`, or run it "
+            f"to its end: `{study_command(folder)}`"
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hylorada import InputError
 from studies.cli.command import Command
+from studies.files.paths import file_problem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -151,8 +152,8 @@ def _run(args: argparse.Namespace, console: "Console") -> int:
 
     values = {**vars(args), "parts": args.rows, "ray": not args.no_processes}
     plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
-    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
-        raise InputError(f"json {args.json!r}: its folder does not exist")
+    if args.json not in (None, "-") and (problem := file_problem("json", Path(args.json))):
+        raise InputError(problem)
     bench = run_bench(plan, lambda line: say(console, line))
     if args.json == "-":
         print_json(bench.to_dict())

@@ -1,7 +1,6 @@
 """``hylorada status``: how far a study has come."""
 
 import argparse
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,8 +55,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
     for name, loss in () if running else incomplete_runs(folder, study, records):
-        command = f"hylorada run {shlex.quote(args.study)}"
-        print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
+        print(f"hylorada: note: {loss}; `{run_command(args)}` trains {name} again", file=sys.stderr)
     if unfinished:
         _close_abandoned(args, args.study, folder)
     if args.json:

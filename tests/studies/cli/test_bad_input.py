@@ -463,7 +463,8 @@ def test_export_of_an_unfinished_study_is_refused(cli: Cli, tmp_path: Path) -> N
     answer = cli("export", "wt2", "--storage=runs", "--output=out")
     assert answer.code == 2
     assert answer.problems == [
-        "study 'wt2' has not finished; see `hylorada status wt2`, or run it to its end"
+        "study 'wt2' has not finished; see `hylorada status wt2 --storage runs`, or run it to its "
+        "end: `hylorada run wt2 --storage runs`"
     ]
 
 
