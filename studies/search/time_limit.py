@@ -150,10 +150,7 @@ def limit_notes(store: Store) -> list[str]:
     study, notes = store.study, []
     again = f"`{study_command(store.folder)}` trains the others"
     if study != store.plan:
-        notes.append(
-            f"this is the verdict on {so_far(store)}, as a run with a time limit has left it; "
-            f"{again}"
-        )
+        notes.append(f"this is the verdict on {so_far(store)} that were planned; {again}")
     runs = confirm_records(study, store.records)
     names = {r.name for r in runs}
     ended = sum(r.name in names and r.state != "running" for r in store.records.values())

@@ -119,7 +119,8 @@ class Study:
     sampler: str = declare(
         "tpe",
         "sampler for the parameters that each arm searches by itself: tpe, random, or qmc (a "
-        "scrambled Sobol sequence); a space with few points is always drawn without repetition",
+        "scrambled Sobol sequence); an unmatched study draws from a space with few points without "
+        "repetition",
         option="NAME",
         one_of=SAMPLERS,
     )

@@ -95,13 +95,16 @@ def as_begun(
 def is_running(folder: Path) -> bool:
     """Return whether a process runs this study, which then holds its lock.
 
-    In a folder without write access this can't be told, and the answer is yes.
+    In a folder without write access this can't be told, and the answer is yes until the study has
+    finished.
     """
     try:
         with study_lock(folder):
             return False
-    except (Timeout, OSError):
+    except Timeout:
         return True
+    except OSError:
+        return not (folder / "results.json").exists() or is_running_again(folder)
 
 
 def is_running_again(folder: Path) -> bool:

@@ -193,8 +193,8 @@ def _proposals(study: Study) -> list[str]:
         "random": f"proposed by random search {optuna}",
         "qmc": f"points of a scrambled Sobol sequence{cite('owen1998scrambling')}",
     }[study.sampler]
-    without = f"{what} were {proposed}; small spaces are drawn at random without repetition."
-    return [*sentences, without]
+    small = "" if study.blocks else "; small spaces are drawn at random without repetition"
+    return [*sentences, f"{what} were {proposed}{small}."]
 
 
 def _first(study: Study) -> str:
