@@ -67,7 +67,9 @@ def _opening(study: Study, first: Comparison) -> str:
         return ""
     subject = study.subject
     if first.outcome == "undecided":
-        subject = subject[0].lower() + subject[1:]
+        first_word = subject.split()[0]
+        if first_word[1:] == first_word[1:].lower():  # a name such as DoRA keeps its capital
+            subject = subject[0].lower() + subject[1:]
     return _SUBJECT[first.outcome].format(subject=subject)
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -93,3 +94,18 @@ def file_problem(field: str, file: Path) -> str | None:
     if not file.absolute().parent.is_dir():
         return f"{field} {str(file)!r}: its folder does not exist"
     return None
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why a folder, which need not exist yet, can't be written to; None if it can.
+
+    The check leaves no trace.
+    """
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.exists(p))
+    if not os.path.isdir(existing):
+        return f"{existing} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return None
+    except OSError as error:
+        return f"no file can be created in {existing} ({error.strerror})"

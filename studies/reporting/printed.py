@@ -22,7 +22,11 @@ def printing(show: Callable[[], None]) -> None:
 
 
 def tell_failures(folder: Path) -> bool:
-    """Print each distinct error once, with its count and a log; return whether there is any."""
+    """Print each distinct error once, with its count and a log.
+
+    Returns:
+        Whether a trial of the study itself has failed; trials that users have added don't count.
+    """
     from studies.analysis.results import failures, load_records
 
     records = load_records(folder)
@@ -39,7 +43,7 @@ def tell_failures(folder: Path) -> bool:
             f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})",
             file=sys.stderr,
         )
-    return bool(failed)
+    return any(r.state == "failed" and r.stage != "added" for r in records.values())
 
 
 def print_json(values: Any, **options: Any) -> None:

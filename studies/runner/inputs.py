@@ -12,14 +12,13 @@ from typing import Any
 from hylorada import InputError
 from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import own_designs, source_digests
-from studies.files.paths import path_problem
+from studies.files.paths import path_problem, unwritable
 from studies.process.options import MOST_SEATS, Options
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
 from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
-from studies.tracking.checks import unwritable
 from studies.tracking.services import service_for
 from studies.trials.messages import LAST_SPLIT, split_for
 

@@ -74,6 +74,12 @@ def _many(*outcomes: Any) -> str:
     return verdict(STUDY, arms).replace("\N{MINUS SIGN}", "-")
 
 
+def test_subject_that_is_a_name_keeps_its_capitals() -> None:
+    dora = replace(STUDY, subject="DoRA")
+    assert verdict(dora, [UNDECIDED]).startswith("It is undecided whether DoRA helps.")
+    assert _said().startswith("It is undecided whether learning the boundaries helps.")
+
+
 def test_design_for_all_takes_the_most_of_each() -> None:
     many, few = (Needed(0.1, r, 1, blocks, 0.1, reachable=True) for r, blocks in _DESIGNS)
     text = verdict(STUDY, [replace(UNDECIDED, needed=many), replace(UNDECIDED, needed=few)])
