@@ -14,6 +14,7 @@ from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import own_designs, source_digests
 from studies.files.paths import path_problem
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
@@ -70,6 +71,7 @@ class Material:
         }
 
 
+@phase("checks, base and text")
 def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
     """Check everything that can be checked before any compute, and tokenise the text.
 
@@ -206,6 +208,7 @@ def _limit_problems(options: Options) -> list[str]:
     return problems
 
 
+@phase("tokenizing")
 def _blocks(
     problems: list[str],
     study: Study,
