@@ -84,13 +84,14 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: there are problems; all are listed, and nothing has been written. Epochs whose
             steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
-    from hylorada import load_landmark_design
-    from hylorada.base_models.loading import target_problems
-
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
     for design, source in own_designs(study.to_dict()).items():
+        from hylorada import load_landmark_design  # slow to import
+
         _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
+        from hylorada.base_models.loading import target_problems
+
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
         join()
