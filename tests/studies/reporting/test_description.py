@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from finished_folder import WIDE, write_finished
+from matplotlib.figure import Figure
 
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results, load_records, read_results
 from studies.files.folder_files import stored_study
 from studies.reporting.description import describe, figure_files
+from studies.reporting.figures.drawing import draw
+from studies.reporting.html_report import write_html
+from studies.reporting.sections import Picture, sections
 from studies.spec.study import Study
 
 
@@ -59,8 +63,32 @@ def _many(arm: ArmResult, change: Comparison, count: int) -> dict[str, Any]:
 def test_figures_are_files_on_their_own_background(tmp_path: Path) -> None:
     folder = write_finished(tmp_path, name="own")
     results, study = _read(folder)
-    files = figure_files(results, load_records(folder), study, folder)
+    files = figure_files(sections(results, load_records(folder), study, folder))
     assert next(iter(files)) == "01-comparisons.svg"
     for content in files.values():
         assert ET.fromstring(content).tag.endswith("svg")
-        assert b"#fdfdfc" in content
+    again = sections(results, load_records(folder), study, folder)  # a second drawing would differ
+    parts = [part for section in again for part in section.parts]
+    figures = [p.figure for p in parts if isinstance(p, Picture) and p.figure is not None]
+    for figure in figures:
+        figure.set_facecolor("#fdfdfc")
+    assert [draw(figure).encode() for figure in figures] == list(files.values())
+
+
+def test_each_figure_is_drawn_once_for_page_and_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_finished(tmp_path, name="own")
+    results, study = _read(folder)
+    drawn: list[Figure] = []
+
+    def counting(figure: Figure) -> str:
+        drawn.append(figure)
+        return draw(figure)
+
+    monkeypatch.setattr("studies.reporting.sections.draw", counting)
+    page = tmp_path / "report.html"
+    shown = write_html(results, load_records(folder), study, page)
+    files = figure_files(shown)
+    assert len(drawn) == len(set(map(id, drawn))) == len(files) > 2
+    assert page.read_text().count("<figure>") == len(files)
