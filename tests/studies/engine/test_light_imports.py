@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ check_inputs(get_study("learnable_bucketing"), Options(storage=Path("runs")))
 """
 
 
-def _imported(program: str, names: tuple[str, ...], folder: str | None = None) -> str:
+def _imported(program: str, names: tuple[str, ...], folder: Path | None = None) -> str:
     """Return which of these modules a program imports, in a process of its own."""
     shown = f"{program}\nimport sys\nprint(*sorted({set(names)} & set(sys.modules)))"
     done = subprocess.run(
@@ -30,9 +31,5 @@ def test_processes_of_trials_and_registry_import_neither_models_nor_reports(modu
     assert _imported(f"import studies.engine.{module}", _HEAVY) == ""
 
 
-def test_checks_of_a_study_on_the_builtin_base_build_no_model(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("checks")
-    assert _imported(_CHECKS, ("datasets", "transformers.modeling_utils"), str(folder)) == ""
-    assert not list(folder.iterdir())
+def test_checks_of_a_study_on_the_builtin_base_build_no_model(tmp_path: Path) -> None:
+    assert _imported(_CHECKS, ("datasets", "transformers.modeling_utils"), tmp_path) == ""

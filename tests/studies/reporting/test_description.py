@@ -1,5 +1,6 @@
 """A study's answer in Markdown, and its figures as files."""
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,13 @@ def test_figures_are_files_on_their_own_background(tmp_path: Path) -> None:
     figures = [p.figure for p in parts if isinstance(p, Picture) and p.figure is not None]
     for figure in figures:
         figure.set_facecolor("#fdfdfc")
-    assert [draw(figure).encode() for figure in figures] == list(files.values())
+    expected = [_without_outline(draw(figure)) for figure in figures]
+    assert [_without_outline(content.decode()) for content in files.values()] == expected
+
+
+def _without_outline(svg: str) -> str:
+    """Return an SVG without the path of its background, which may repeat its first corner."""
+    return re.sub(r'<path d="[^"]*"', "<path", svg, count=1)
 
 
 def test_each_figure_is_drawn_once_for_page_and_files(
