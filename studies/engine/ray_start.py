@@ -234,12 +234,11 @@ def _own_start() -> Iterator[None]:
     Ray also starts without the processes that watch its logs and an autoscaler, for which
     ``ray.init`` has no options.
     """
-    internals, parameters = ray._private.utils, ray._private.parameter
+    internals: Any = ray._private.utils
+    parameters: Any = ray._private.parameter
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
-    made, parameters.RayParams = (
-        parameters.RayParams,
-        partial(parameters.RayParams, no_monitor=True, include_log_monitor=False),
-    )
+    made = parameters.RayParams
+    parameters.RayParams = partial(made, no_monitor=True, include_log_monitor=False)
     try:
         with uninterrupted():
             yield
