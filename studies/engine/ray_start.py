@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,22 +228,14 @@ class _Deaths:
 
 @contextmanager
 def _own_start() -> Iterator[None]:
-    """Hold back signals in every thread: a SIGTERM in any of them would end Ray half-way.
-
-    Ray also starts without the processes that watch its logs and an autoscaler, for which
-    ``ray.init`` has no options.
-    """
-    internals: Any = ray._private.utils
-    parameters: Any = ray._private.parameter
+    """Hold back signals in every thread: a SIGTERM in any of them would end Ray half-way."""
+    internals = ray._private.utils
     theirs, internals.set_sigterm_handler = internals.set_sigterm_handler, lambda _: None
-    made = parameters.RayParams
-    parameters.RayParams = partial(made, no_monitor=True, include_log_monitor=False)
     try:
         with uninterrupted():
             yield
     finally:
         internals.set_sigterm_handler = theirs
-        parameters.RayParams = made
 
 
 @phase("Ray shutdown")

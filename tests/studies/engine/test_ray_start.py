@@ -1,6 +1,5 @@
 """Ray around a study: private, closed to others, and its death reported in our words."""
 
-import ast
 import os
 import signal
 import stat
@@ -146,33 +145,6 @@ def test_calling_program_keeps_its_ray_and_its_environment(
     command = [sys.executable, "-c", _PROGRAM, whose, toy_model, str(tmp_path / "runs")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, f"3 True {goes_on}\n5\n"), done.stderr
-
-
-_PROCESSES = """
-import shutil
-from studies.process.environment import make_private, prepare_environment, short_folder
-prepare_environment()
-workspace = short_folder()
-make_private(workspace)
-import ray
-parameters = ray._private.parameter.RayParams
-from studies.engine.ray_start import start_ray, stop_ray
-start_ray(None, workspace)
-print(sorted(ray._private.worker._global_node.all_processes))
-print(ray._private.parameter.RayParams is parameters)
-stop_ray()
-shutil.rmtree(workspace, ignore_errors=True)
-"""
-
-
-def test_private_ray_has_no_processes_for_logs_and_autoscaling() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROCESSES], capture_output=True, text=True, timeout=90
-    )
-    processes, restored = done.stdout.splitlines()
-    assert {"gcs_server", "raylet"} <= set(ast.literal_eval(processes))
-    assert not {"monitor", "log_monitor"} & set(ast.literal_eval(processes))
-    assert restored == "True"
 
 
 def test_private_ray_is_refused_to_a_program_that_has_imported_ray(tmp_path: Path) -> None:
