@@ -4,15 +4,17 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from safetensors import safe_open
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
@@ -20,6 +22,9 @@ from hylorada.base_models.architectures import ARCHITECTURES, select_targets
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.finding import BaseLocation, cached_commit, find_base
 from hylorada.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # takes seconds to import
 
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
@@ -98,10 +103,8 @@ def inspect_base(model: str) -> BaseInfo:
             f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}"
         )
     with _loading(model, source):
-        empty = _without_weights(config)
-        num_parameters = int(empty.num_parameters())
-        embedding: Any = empty.get_input_embeddings()
-        _check_weights(model, source)
+        count = _count_builtin if model == TINY else _count_and_check
+        num_parameters, num_embeddings = count(model, source, config)
     commit = None if source.weights else cached_commit(source.location)
     return BaseInfo(
         name=model,
@@ -113,7 +116,7 @@ def inspect_base(model: str) -> BaseInfo:
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
         config_fingerprint=_hash_config(source.config) if source.config else None,
         revision=commit,
-        num_embeddings=int(embedding.num_embeddings),
+        num_embeddings=num_embeddings,
     )
 
 
@@ -143,7 +146,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
 def load_base(
     model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """Load a base: frozen, in eval mode, without a key/value cache.
 
     Args:
@@ -168,7 +171,7 @@ def load_base(
     return base
 
 
-def _from_pretrained(model: str, source: BaseLocation, **options: Any) -> PreTrainedModel:
+def _from_pretrained(model: str, source: BaseLocation, **options: Any) -> "PreTrainedModel":
     """Load a base, and refuse missing and unknown weights.
 
     transformers would initialise missing weights with random numbers.
@@ -208,6 +211,24 @@ def _mismatches(loading_info: dict[str, Any]) -> list[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _count_and_check(model: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
+    """Return the number of a base's parameters and embeddings, after checking its weights."""
+    empty = _without_weights(config)
+    embedding: Any = empty.get_input_embeddings()
+    _check_weights(model, source)
+    return int(empty.num_parameters()), int(embedding.num_embeddings)
+
+
+def _count_builtin(_: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
+    """Return the same for the built-in base, whose weights the tests have checked.
+
+    Without its modules, a study on it starts seconds earlier.
+    """
+    with safe_open(source.weights[0], framework="np") as weights:
+        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    return sum(map(math.prod, shapes)), int(config.vocab_size)
 
 
 def _check_weights(model: str, source: BaseLocation) -> None:
@@ -268,7 +289,7 @@ def target_problems(model: str, names: Iterable[str]) -> list[str]:
     return problems
 
 
-def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
+def _without_weights(config: PreTrainedConfig) -> "PreTrainedModel":
     with torch.device("meta"):
         base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
             config,

@@ -19,6 +19,7 @@ from studies.engine.host import start_registry
 from studies.engine.nodes import Gate, nodes_with, training_nodes, wait_for
 from studies.engine.ray_start import is_theirs, start_ray, stop_ray
 from studies.process.errors import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
+from studies.process.phases import phase
 
 if TYPE_CHECKING:
     from studies.engine.tune_loop import Source
@@ -129,6 +130,7 @@ class Cluster:
         task = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
         return str(ray.get(task.remote()))
 
+    @phase("probe, after the host's start")
     def probe(self, jobs: Sequence["Job"]) -> None:
         """Try jobs on a host before anything is trained.
 
@@ -138,6 +140,7 @@ class Cluster:
         if problems := self._call_host("probe", [job.to_dict() for job in jobs]):
             raise InputError(problems)
 
+    @phase("base on the test split")
     def evaluate_base(self, split: str) -> dict[str, float]:
         """Return the metrics of the base alone on one split, computed by any host."""
         return dict(self._call_host("evaluate_base", split))

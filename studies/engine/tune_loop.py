@@ -18,6 +18,7 @@ from studies.engine.controller import controlled
 from studies.engine.nodes import nodes_with
 from studies.engine.trainable import Trial
 from studies.process.errors import StudyStopped
+from studies.process.phases import phase
 from studies.trials.messages import Job, Report
 
 _CHECK_S = 1.0  # time between two checks without a report
@@ -230,6 +231,7 @@ class _Stopper(_Local, tune.Stopper):
         return self._judge.fault is not None
 
 
+@phase("Tune")
 def run_trials(
     source: Source,
     check: Callable[[], bool],

@@ -19,6 +19,7 @@ from hylorada import InputError
 from hylorada.runtime.atomic_files import replace_file
 from studies.files.folder_files import require_database, stored_study, study_lock
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_digest, package_versions
 from studies.spec.changes import is_same
 from studies.spec.study import Study
@@ -77,6 +78,7 @@ def _states(folder: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_bytes())["state"] for path in paths}
 
 
+@phase("mark of the finished study")
 def mark_finished(study: Study, options: Options) -> None:
     """Mark a study that has just been run to its end, if its storage permits.
 

@@ -14,6 +14,7 @@ from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import own_designs, source_digests
 from studies.files.paths import path_problem, unwritable
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
@@ -69,6 +70,7 @@ class Material:
         }
 
 
+@phase("checks, base and text")
 def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
     """Check everything that can be checked before any compute, and tokenise the text.
 
@@ -81,13 +83,14 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: there are problems; all are listed, and nothing has been written. Epochs whose
             steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
-    from hylorada import load_landmark_design
-    from hylorada.base_models.loading import target_problems
-
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
     for design, source in own_designs(study.to_dict()).items():
+        from hylorada import load_landmark_design  # slow to import
+
         _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
+        from hylorada.base_models.loading import target_problems
+
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
         join()
@@ -205,6 +208,7 @@ def _limit_problems(options: Options) -> list[str]:
     return problems
 
 
+@phase("tokenizing")
 def _blocks(
     problems: list[str],
     study: Study,
