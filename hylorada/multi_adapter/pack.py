@@ -8,7 +8,7 @@ that turns to NaN harms no other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +40,7 @@ from hylorada.base_models.architectures import (
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.dropout import draws_in_layers, landmark_masks, lora_masks
 from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
+from hylorada.multi_adapter.recomputation import Recomputation, checkpointed
 from hylorada.multi_adapter.stacking import (
     all_targets,
     factor_sizes,
@@ -198,6 +199,8 @@ class Pack:
         compile_backend: backend of ``torch.compile``, such as ``inductor``; None runs eagerly. One
             decoder layer is compiled, on first use, and serves all layers, adapters and pack sizes.
             That takes half a minute and pays off on a GPU.
+        gradient_checkpointing: keep only the decoder layers' inputs for the backward pass, which
+            computes the rest again: less memory, more time, the same gradients.
 
     Attributes:
         max_seats: number of seats that training puts into one pass. None until memory has run out
@@ -213,14 +216,20 @@ class Pack:
         >>> nll.mean((1, 2)).sum().backward()                          # doctest: +SKIP
     """
 
-    def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
+    def __init__(
+        self,
+        base: PreTrainedModel,
+        *,
+        compile_backend: str | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> None:
         check_base(base)
         architecture = architecture_of(base.config.model_type)
         self.base = base.eval().requires_grad_(False)
         self._body = base.get_submodule(architecture.body)
         self._head = Head.of(*head_of(base))
         self._layers = list(decoder_layers(base).values())
-        self._pass: _Pass | None = None
+        self._running = Prepared(None, {}, [])
         self.max_seats: int | None = None
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
         for module in self._linear.values():
@@ -229,11 +238,14 @@ class Pack:
         self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(
             self._add_landmarks
         )
-        self.compile_backend = compile_backend
+        self._changes_layers = gradient_checkpointing or compile_backend is not None
         self._uncompiled = False
         self._mark: Callable[[Slot | AttentionSlot], None] | None = None
         if compile_backend is not None:
             self._compile(compile_backend)
+        if gradient_checkpointing:  # around the compiled layers: compiled code saves little else
+            for layer in self._layers:
+                layer.forward = checkpointed(layer.forward, self.checkpoint_contexts)
 
     def _compile(self, backend: str) -> None:
         # torch._dynamo takes seconds to import, so it is imported only when needed
@@ -248,8 +260,8 @@ class Pack:
 
             def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
                 # compiled code can't draw from a seat's own random stream
-                draws = self._pass is not None and self._pass.draws_in_layers
-                if draws or self._uncompiled:
+                now = self._running.now
+                if self._uncompiled or (now is not None and now.draws_in_layers):
                     return forward(hidden_states, *args, **kwargs)
                 maybe_mark_dynamic(hidden_states, 0)
                 return compiled(hidden_states, *args, **kwargs)
@@ -279,7 +291,7 @@ class Pack:
         for module in self._linear.values():
             close_slot(module)
         self._linear = {}
-        if self.compile_backend is not None:
+        if self._changes_layers:
             for layer in self._layers:
                 del layer.forward
 
@@ -338,7 +350,7 @@ class Pack:
     @contextmanager
     def filled(self, prepared: Prepared) -> Iterator[None]:
         """Add what was prepared to the base within this context, which may be entered again."""
-        before, self._pass = self._pass, prepared.now
+        before, self._running = self._running, prepared
         filled = {
             path: fill_slot(module, prepared.slots.get(path))
             for path, module in self._linear.items()
@@ -349,7 +361,7 @@ class Pack:
             with attention_with_slots(self.base) if prepared.attention else nullcontext():
                 yield
         finally:
-            self._pass = before
+            self._running = before
             for path, module in self._linear.items():
                 fill_slot(module, filled[path])
             for module, change in zip(self._attentions, changed, strict=True):
@@ -362,12 +374,17 @@ class Pack:
 
         The hook is a bound method, so that a copied base calls the pack that was copied with it.
         """
-        return None if self._pass is None else self._pass.add_landmarks(output)
+        now = self._running.now
+        return None if now is None else now.add_landmarks(output)
+
+    def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], Recomputation]:
+        """Return the contexts of a layer's forward (none) and of its recomputation."""
+        return nullcontext(), Recomputation(self, self._running)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.compile_backend is not None:
+        if self._changes_layers:
             raise RuntimeError(
-                "a base with compiled layers can't be copied: "
+                "a base with compiled or checkpointed layers can't be copied: "
                 "the copy would run the original's layers"
             )
         return vars(self)

@@ -65,6 +65,7 @@ class Engine:
         dtype: data type of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
         designs: source of each landmark design of the user's own, by its name.
+        gradient_checkpointing: whether the backward pass computes decoder layers again.
         blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end;
             for jobs with ``replication_pads`` the padded rows of each, too.
     """
@@ -77,13 +78,16 @@ class Engine:
         device: str,
         blocks: Mapping[str, Blocks],
         designs: Mapping[str, str] | None = None,
+        gradient_checkpointing: bool = False,
     ) -> None:
         torch.set_num_threads(available_cores())
         for design, source in (designs or {}).items():
             load_landmark_design(design, source)
         self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
         self._lanes = Lanes(
-            self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None
+            self.base,
+            compile_backend="inductor" if self.base.device.type == "cuda" else None,
+            gradient_checkpointing=gradient_checkpointing,
         )
         padded = [blocks[PADDED_TRAIN]] if PADDED_TRAIN in blocks else []
         train_ids = np.concatenate([b.input_ids for b in (blocks["train"], *padded)])

@@ -185,7 +185,8 @@ def stored_study(path: Path) -> dict[str, Any]:
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
-    # steps, no study was a grid, and every search began with the defaults.
+    # steps, no study was a grid, every search began with the defaults, and the backward pass
+    # computed nothing again.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -197,6 +198,7 @@ def stored_study(path: Path) -> dict[str, Any]:
         "seed_list": [],
         "designs": {},
         "start": [],
+        "gradient_checkpointing": False,
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

@@ -81,6 +81,7 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
             "engine": {
                 "model": study.model,
                 "dtype": study.dtype,
+                "gradient_checkpointing": study.gradient_checkpointing,
                 "blocks": few,
                 "designs": own_designs(study.to_dict()),
             },

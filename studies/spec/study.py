@@ -87,6 +87,11 @@ class Study:
     )
     block_size: int = declare(128, "tokens in a block", option="T", at_least=2)
     dtype: str = declare("float32", "dtype of the base", one_of=("float32", "bfloat16", "float64"))
+    gradient_checkpointing: bool = declare(
+        False,
+        "whether the backward pass computes the base's layers again instead of keeping their "
+        "activations: less memory, more time",
+    )
     trials: int = declare(
         8,
         "search trials of each arm in each search",
@@ -189,10 +194,7 @@ class Study:
         option="SEEDS",
     )
     seed: int = declare(
-        0,
-        "seed of the whole study; all its random numbers derive from it",
-        option="SEED",
-        at_least=0,
+        0, "seed of the whole study: all random numbers derive from it", option="SEED", at_least=0
     )
     margin: float = declare(
         0.5,

@@ -412,6 +412,7 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
+    "gradient_checkpointing": True,
     "train_blocks": 99,
     "epochs": 1,
     "eval_every": 4,
