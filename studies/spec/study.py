@@ -88,9 +88,7 @@ class Study:
     block_size: int = declare(128, "tokens in a block", option="T", at_least=2)
     dtype: str = declare("float32", "dtype of the base", one_of=("float32", "bfloat16", "float64"))
     gradient_checkpointing: bool = declare(
-        False,
-        "whether the backward pass computes the base's layers again instead of keeping their "
-        "activations: less memory, more time",
+        False, "whether the backward pass recomputes the base's layers: less memory, more time"
     )
     trials: int = declare(
         8,
