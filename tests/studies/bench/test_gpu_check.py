@@ -12,7 +12,7 @@ import torch
 from gpu_check import FIGURES, TOTAL_S, Step, main, run, steps, table
 
 from studies.bench.options import BenchOptions, check
-from studies.cli.arguments import _make_parser
+from studies.cli.arguments import parse
 
 
 def _row(name: str, rate: float, **figures: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_commands_are_understood(tmp_path: Path) -> None:
     ]
     assert len(commands) == 6
     for command in commands:
-        args = _make_parser()[0].parse_args(command)
+        args = parse(command)
         if command[0] == "bench":
             fields = {f: getattr(args, f) for f in ("shape", "packs", "ranks", "repeats", "steps")}
             check(BenchOptions(**fields, parts=args.rows, search=args.search))

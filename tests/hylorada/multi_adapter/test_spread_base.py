@@ -1,0 +1,160 @@
+"""Bases under accelerate's hooks, as a ``device_map`` loads them, train as bases on one device."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from accelerate import dispatch_model
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_submodules
+from designs import ARCHITECTURES, DESIGNS
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PreTrainedModel
+
+from hylorada import (
+    Adapter,
+    BatchOrder,
+    HyLoRADAConfig,
+    HyLoRADAModel,
+    InputError,
+    Pack,
+    Seat,
+    TrainingConfig,
+    load_base,
+    train_step,
+)
+from hylorada.adapters.running_pools import Tokens
+from hylorada.base_models.architectures import architecture_of, decoder_layers
+from hylorada.multi_adapter.injection import LowRank, Slot
+from hylorada.multi_adapter.spread_base import moved
+
+MakeBase = Callable[..., PreTrainedModel]
+MakeConfig = Callable[..., HyLoRADAConfig]
+Ids = npt.NDArray[np.int32]
+STEPS = 2
+
+
+def _hooked(base: PreTrainedModel) -> PreTrainedModel:
+    """Return the base with a hook on every module, as on several devices."""
+    places = dict.fromkeys((name for name, _ in base.named_children()), "cpu")
+    dispatched: PreTrainedModel = dispatch_model(base, places, force_hooks=True)
+    return dispatched
+
+
+def _trained(pack: Pack, make_config: MakeConfig, ids: Ids) -> list[list[Any]]:
+    training = TrainingConfig(max_steps=STEPS, batch_size=2, learning_rate=1e-2)
+    seats = {
+        name: Seat(
+            Adapter(pack.base, make_config(**changes, lora_dropout=0.1), seed=seed),
+            training,
+            BatchOrder(len(ids), 2, 0),
+        )
+        for seed, (name, changes) in enumerate(DESIGNS.items())
+    }
+    return [list(train_step(pack, seats, ids).values()) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_all_designs_train_under_hooks_as_without(
+    make_base: MakeBase, make_config: MakeConfig, token_blocks: Ids, family: str, recompute: bool
+) -> None:
+    plain = Pack(make_base(family, torch.float64))
+    hooked = Pack(_hooked(make_base(family, torch.float64)), gradient_checkpointing=recompute)
+    expected = _trained(plain, make_config, token_blocks)
+    actual = _trained(hooked, make_config, token_blocks)
+    assert actual == [pytest.approx(losses, rel=0, abs=1e-10) for losses in expected]
+
+
+def test_closed_pack_leaves_the_hooks_as_they_were(make_base: MakeBase) -> None:
+    base, ids = _hooked(make_base()), torch.arange(8)[None]
+    before, forwards = base(ids).logits, [vars(m).get("forward") for m in base.modules()]
+    Pack(base, gradient_checkpointing=True).close()
+    assert [vars(m).get("forward") for m in base.modules()] == forwards
+    assert torch.equal(base(ids).logits, before)
+    remove_hook_from_submodules(base)
+    assert torch.equal(base(ids).logits, before)
+
+
+def test_forward_that_passes_by_the_adapter_is_refused(
+    make_base: MakeBase, make_config: MakeConfig
+) -> None:
+    """Removed hooks leave the forward of the old class on the module."""
+    base = _hooked(make_base())
+    remove_hook_from_submodules(base)
+    with pytest.raises(InputError, match="class Linear has a forward of its own"):
+        HyLoRADAModel(base, make_config())
+
+
+def test_base_that_is_not_in_memory_is_refused(
+    make_base: MakeBase, make_config: MakeConfig
+) -> None:
+    base = make_base()
+    base.get_submodule("model.layers.1").to("meta")
+    with pytest.raises(InputError, match="its device_map has left parts of it on the CPU or on"):
+        HyLoRADAModel(base, make_config())
+
+
+def test_tensors_of_all_parts_are_moved() -> None:
+    update = LowRank(torch.ones(2, 4), torch.ones(2, 6), torch.ones(2, 1, 1, 1), rows=3)
+    slot = moved(Slot(update), torch.device("meta"))
+    assert slot.update is not None
+    assert {t.device.type for t, _ in slot.dynamic()} == {"meta"}
+    assert (slot.update.rows, slot.landmarks, slot.update.excess) == (3, None, None)
+    tokens = moved(Tokens(torch.ones(2, 3)), torch.device("meta"))
+    assert tokens.mask is not None
+    assert tokens.mask.is_meta
+
+
+def test_base_is_loaded_onto_the_devices_of_a_map() -> None:
+    base = load_base("tiny", device_map={"": "cpu"})
+    assert {p.device.type for p in base.parameters()} == {"cpu"}
+    assert not any(p.requires_grad for p in base.parameters())
+    assert not base.training
+
+
+@contextmanager
+def _two_fake_gpus(base: PreTrainedModel) -> Iterator[None]:
+    """Put the last layer and the final norm of a base on a second GPU; both GPUs are fake.
+
+    Fake tensors compute shapes and devices, and refuse operations on tensors of two devices.
+    """
+    architecture = architecture_of(base.config.model_type)
+    *_, last = decoder_layers(base).values()
+    second = (last, base.get_submodule(architecture.final_norm))
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        for module in base.modules():
+            on_second = any(module is m for part in second for m in part.modules())
+            place = "cuda:1" if on_second else "cuda:0"
+            for name, parameter in module.named_parameters(recurse=False):
+                fake = mode.from_tensor(parameter.detach()).to(place)
+                setattr(module, name, torch.nn.Parameter(fake, requires_grad=False))
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, mode.from_tensor(buffer).to(place))
+        for module in second:
+            add_hook_to_module(module, AlignDevicesHook("cuda:1"))
+        yield
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_every_addition_lies_on_the_gpu_of_its_layer(
+    make_base: MakeBase,
+    make_config: MakeConfig,
+    family: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base = make_base(family)
+    monkeypatch.setattr(
+        "hylorada.adapters.adapter.stream", lambda seed, *_, **__: torch.Generator()
+    )
+    with _two_fake_gpus(base):
+        pack = Pack(base)
+        adapters = [Adapter(base, make_config(**c), seed=0).eval() for c in DESIGNS.values()]
+        ids = torch.zeros(len(adapters), 2, 16, dtype=torch.long, device="cuda:0")
+        nll: Tensor = pack.token_nll(adapters, ids)
+    assert nll.shape == (len(adapters), 2, 15)
+    assert nll.device == torch.device("cuda:0")
