@@ -1,7 +1,6 @@
 """Bases under accelerate's hooks, as a ``device_map`` loads them, train as bases on one device."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from accelerate import dispatch_model
-from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_submodules
+from accelerate.hooks import remove_hook_from_submodules
 from designs import ARCHITECTURES, DESIGNS
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
 from hylorada import (
@@ -36,6 +36,7 @@ MakeBase = Callable[..., PreTrainedModel]
 MakeConfig = Callable[..., HyLoRADAConfig]
 Ids = npt.NDArray[np.int32]
 STEPS = 2
+_FIRST, _SECOND = torch.device("xpu:0"), torch.device("xpu:1")  # fake ones
 
 
 def _hooked(base: PreTrainedModel) -> PreTrainedModel:
@@ -117,44 +118,39 @@ def test_base_is_loaded_onto_the_devices_of_a_map() -> None:
     assert not base.training
 
 
-@contextmanager
-def _two_fake_gpus(base: PreTrainedModel) -> Iterator[None]:
-    """Put the last layer and the final norm of a base on a second GPU; both GPUs are fake.
+def _to_second(_module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Move all inputs of a module to the second device, as accelerate's hooks do."""
+    return tree_map(lambda x: x.to(_SECOND) if isinstance(x, Tensor) else x, (args, kwargs))
 
-    Fake tensors compute shapes and devices, and refuse operations on tensors of two devices.
-    """
+
+def _spread(base: PreTrainedModel, mode: FakeTensorMode) -> None:
+    """Put the last layer and the final norm of a base on a second device; both are fake."""
     architecture = architecture_of(base.config.model_type)
     *_, last = decoder_layers(base).values()
-    second = (last, base.get_submodule(architecture.final_norm))
-    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        for module in base.modules():
-            on_second = any(module is m for part in second for m in part.modules())
-            place = "cuda:1" if on_second else "cuda:0"
-            for name, parameter in module.named_parameters(recurse=False):
-                fake = mode.from_tensor(parameter.detach()).to(place)
-                setattr(module, name, torch.nn.Parameter(fake, requires_grad=False))
-            for name, buffer in module.named_buffers(recurse=False):
-                setattr(module, name, mode.from_tensor(buffer).to(place))
-        for module in second:
-            add_hook_to_module(module, AlignDevicesHook("cuda:1"))
-        yield
+    second = {*last.modules(), base.get_submodule(architecture.final_norm)}
+    for module in base.modules():
+        place = _SECOND if module in second else _FIRST
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            fake = mode.from_tensor(parameter.detach()).to(place)
+            setattr(module, name, nn.Parameter(fake, requires_grad=False))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, mode.from_tensor(buffer).to(place))
+    for module in (last, base.get_submodule(architecture.final_norm)):
+        module.register_forward_pre_hook(_to_second, with_kwargs=True)
 
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
-def test_every_addition_lies_on_the_gpu_of_its_layer(
-    make_base: MakeBase,
-    make_config: MakeConfig,
-    family: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_every_addition_lies_on_the_device_of_its_layer(
+    make_base: MakeBase, make_config: MakeConfig, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = make_base(family)
-    monkeypatch.setattr(
-        "hylorada.adapters.adapter.stream", lambda seed, *_, **__: torch.Generator()
-    )
-    with _two_fake_gpus(base):
+    """Fake tensors have shapes and devices, and refuse operations on tensors of two devices."""
+    monkeypatch.setattr("hylorada.adapters.adapter.stream", lambda *_, **__: torch.Generator())
+    with FakeTensorMode() as mode:
+        base = make_base(family)
+        _spread(base, mode)
         pack = Pack(base)
         adapters = [Adapter(base, make_config(**c), seed=0).eval() for c in DESIGNS.values()]
-        ids = torch.zeros(len(adapters), 2, 16, dtype=torch.long, device="cuda:0")
-        nll: Tensor = pack.token_nll(adapters, ids)
-    assert nll.shape == (len(adapters), 2, 15)
-    assert nll.device == torch.device("cuda:0")
+        ids = torch.zeros(len(adapters), 2, 16, dtype=torch.long, device=_FIRST)
+        nll = pack.token_nll(adapters, ids)
+        assert {p.device for a in adapters for p in a.parameters()} == {_FIRST}
+    assert (nll.shape, nll.device) == ((len(adapters), 2, 15), _FIRST)
