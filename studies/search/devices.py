@@ -103,6 +103,7 @@ class Devices:
                 "model": self._model,
                 "dtype": study.dtype,
                 "gradient_checkpointing": study.gradient_checkpointing,
+                "device_map": study.device_map,
                 **own,
             },
             gate=self._gate if options.address else None,

@@ -19,6 +19,7 @@ _ADDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("designs", ({},)),
     ("start", ([],)),
     ("gradient_checkpointing", (False,)),
+    ("device_map", ("none",)),
 )
 
 

@@ -413,6 +413,7 @@ _CHANGES: dict[str, Any] = {
     "block_size": 256,
     "dtype": "bfloat16",
     "gradient_checkpointing": True,
+    "device_map": "auto",
     "train_blocks": 99,
     "epochs": 1,
     "eval_every": 4,
