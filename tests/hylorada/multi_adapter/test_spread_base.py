@@ -145,8 +145,8 @@ def test_every_addition_lies_on_the_device_of_its_layer(
 ) -> None:
     """Fake tensors have shapes and devices, and refuse operations on tensors of two devices."""
     monkeypatch.setattr("hylorada.adapters.adapter.stream", lambda *_, **__: torch.Generator())
+    base = make_base(family)  # outside, because later tests get copies of it
     with FakeTensorMode() as mode:
-        base = make_base(family)
         _spread(base, mode)
         pack = Pack(base)
         adapters = [Adapter(base, make_config(**c), seed=0).eval() for c in DESIGNS.values()]
