@@ -45,9 +45,10 @@ def compiled(
     return call
 
 
-def mark_dynamic(part: Part) -> None:
-    """Tell ``torch.compile`` which dimensions of a part's tensors vary between packs."""
+def mark_dynamic(*parts: Part) -> None:
+    """Tell ``torch.compile`` which dimensions of these parts' tensors vary between packs."""
     from torch._dynamo import maybe_mark_dynamic
 
-    for tensor, dimension in part.dynamic():
-        maybe_mark_dynamic(tensor, dimension)
+    for part in parts:
+        for tensor, dimension in part.dynamic():
+            maybe_mark_dynamic(tensor, dimension)

@@ -322,8 +322,7 @@ class Pack:
             for adapter in adapters:
                 adapter.check_attention(self.base)
         if self._compiles:
-            for part in (*prepared.slots.values(), *prepared.attention):
-                mark_dynamic(part)
+            mark_dynamic(*prepared.slots.values(), *prepared.attention)
         return prepared
 
     def _moved(self, prepared: Prepared) -> Prepared:

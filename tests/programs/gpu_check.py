@@ -102,13 +102,14 @@ def _of_checkpointing(figure: str) -> Callable[[Results], float]:
     """Return a reader of a figure of the checkpointed pack over that of the plain one."""
 
     def read(results: Results) -> float:
-        with_it, without = (
-            next((row for row in results[step]["rows"] if row["name"] == _PACK), {})
-            for step in ("checkpointing", "smollm2")
-        )
-        return float(with_it[figure]) / float(without[figure])
+        return _of_pack(results, "checkpointing", figure) / _of_pack(results, "smollm2", figure)
 
     return read
+
+
+def _of_pack(results: Results, step: str, figure: str) -> float:
+    rows = {row["name"]: row for row in results[step]["rows"]}
+    return float(rows[_PACK][figure])
 
 
 def _slowest_design(results: Results) -> float:

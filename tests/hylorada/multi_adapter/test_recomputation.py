@@ -145,7 +145,7 @@ def test_memory_that_runs_out_in_a_recomputation_splits_the_pack(lab: Lab) -> No
             raise torch.OutOfMemoryError
 
     (first, *_) = decoder_layers(pack.base).values()
-    first.mlp.register_forward_pre_hook(run_out)
+    first.get_submodule("mlp").register_forward_pre_hook(run_out)
     assert lab.train(pack, lab.seats(pack.base, names)) == [
         pytest.approx(losses, abs=1e-5) for losses in expected
     ]

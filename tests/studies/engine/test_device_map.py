@@ -22,7 +22,7 @@ def _nodes(*gpus: float) -> list[dict[str, Any]]:
 def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes a cluster on nodes with these numbers of GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(cluster_module.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
 
     def make(device_map: str, *gpus: float) -> tuple[Cluster, list[Any]]:
         started: list[Any] = []

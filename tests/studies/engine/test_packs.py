@@ -92,7 +92,7 @@ def test_trials_report_the_same_whether_layers_are_recomputed(
         blocks=engine.blocks,
         gradient_checkpointing=True,
     )
-    metrics = []
+    metrics: list[Any] = []
     for each in (engine, recomputing):
         job = make_job(tmp_path / f"{len(metrics)}")
         each.attach(each.build(job))
