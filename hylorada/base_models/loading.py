@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,7 +145,11 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
 
 def load_base(
-    model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    model: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    device_map: str | Mapping[str, int | str] | None = None,
 ) -> "PreTrainedModel":
     """Load a base: frozen, in eval mode, without a key/value cache.
 
@@ -153,6 +157,8 @@ def load_base(
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
         dtype: dtype of all parameters.
         device: device of all parameters.
+        device_map: devices of the layers instead, as transformers takes them: "auto" or "balanced"
+            spread the base over all GPUs, a mapping names a device for each module.
 
     Raises:
         InputError: the base can't be found, its architecture isn't supported, or its weights don't
@@ -161,13 +167,14 @@ def load_base(
     source = find_base(model)
     _load_config(model, source)  # raises where the architecture isn't supported
     with _loading(model, source):
-        base = _from_pretrained(model, source, dtype=dtype)
+        base = _from_pretrained(model, source, dtype=dtype, device_map=device_map)
     base.config.use_cache = False
     if not source.weights:
         # transformers no longer records the commit
         base.config._commit_hash = cached_commit(source.location)
     base.requires_grad_(False).eval()
-    base.to(device=device)  # type: ignore[call-arg]
+    if device_map is None:
+        base.to(device=device)  # type: ignore[call-arg]
     return base
 
 

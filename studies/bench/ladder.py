@@ -71,7 +71,7 @@ class Ladder:
         self.setting: Setting = plan.setting
         self._plan, self._input_ids, self._say, self._workers = plan, input_ids, say, workers
         self.base = bench_base(plan.setting)
-        self._lanes = bench_lanes(self.base)
+        self._lanes = bench_lanes(self.base, plan.setting)
         self._base_bytes = sum(p.numel() * p.element_size() for p in self.base.parameters())
         self._plain_base: PreTrainedModel | None = None
         self._plain: PlainLoop | None = None

@@ -112,7 +112,7 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | 
     if design is None:
         loop = PlainLoop(base, setting, input_ids)
     else:
-        loop = PackLoop(bench_lanes(base), setting, input_ids, range(trials), design)
+        loop = PackLoop(bench_lanes(base, setting), setting, input_ids, range(trials), design)
     time_steps(loop, _MEMORY_STEPS, setting.device)
     peak = process_peak()
     gc.collect()

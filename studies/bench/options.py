@@ -42,6 +42,7 @@ class BenchOptions:
         steps: optimizer steps of every trial in one measurement.
         repeats: number of measurements of every row.
         dtype: data type of the base.
+        gradient_checkpointing: whether the packs' backward passes recompute decoder layers.
         parts: rows to measure, such as ``plain,packs``; None means all.
         processes: number of processes that share the device in the row of processes.
         ray: whether to measure rows that need Ray.
@@ -63,6 +64,7 @@ class BenchOptions:
     steps: int = 20
     repeats: int = 5
     dtype: str | None = None
+    gradient_checkpointing: bool = False
     parts: str | None = None
     processes: int | None = None
     ray: bool = True
@@ -86,6 +88,7 @@ class Setting:
         dtype: data type of the base.
         device: ``cuda`` or ``cpu``.
         steps: optimizer steps of every trial in one measurement.
+        gradient_checkpointing: whether the packs' backward passes recompute decoder layers.
         ranks: ranks of trials 0, 1, 2, ..., again from the first after the last; empty if all
             trials have rank ``r``.
     """
@@ -99,6 +102,7 @@ class Setting:
     dtype: str
     device: str
     steps: int
+    gradient_checkpointing: bool = False
     ranks: tuple[int, ...] = ()
 
     def rank_of(self, trial: int) -> int:
@@ -159,6 +163,7 @@ def check(options: BenchOptions) -> Plan:
         dtype=dtype,
         device="cuda" if cuda else "cpu",
         steps=options.steps,
+        gradient_checkpointing=options.gradient_checkpointing,
     )
     return Plan(
         setting=setting,

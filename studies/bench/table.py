@@ -16,6 +16,7 @@ def print_bench(bench: Bench, out: Console) -> None:
     setting, device = bench.setting, bench.provenance
     tokens = f"{setting['batch_size']} x {setting['block_size']} tokens"
     size = f"{tokens} a trial-step, LoRA r={setting['r']}"
+    size += ", gradient checkpointing" if setting.get("gradient_checkpointing") else ""
     head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
     lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
     _print(out, lines)

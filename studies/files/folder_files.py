@@ -191,7 +191,8 @@ def stored_study(path: Path) -> dict[str, Any]:
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
-    # steps, no study was a grid, and every search began with the defaults.
+    # steps, no study was a grid, every search began with the defaults, the backward pass
+    # recomputed nothing, and a base had one device.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -203,6 +204,8 @@ def stored_study(path: Path) -> dict[str, Any]:
         "seed_list": [],
         "designs": {},
         "start": [],
+        "gradient_checkpointing": False,
+        "device_map": "none",
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

@@ -189,7 +189,8 @@ def _forecast(
     pace = Pace(measured.block_seconds, measured.evaluation_share, measured.report_seconds)
     on_gpu = measured.device == "cuda"
     units = measured.devices if on_gpu else available_cores()
-    place = Place("GPU" if on_gpu else "CPU", measured.devices, units)
+    hosts = 1 if study.device_map != "none" else measured.devices
+    place = Place("GPU" if on_gpu else "CPU", hosts, units)
     probed = sum(len(first_points(study, arm)) for arm in study.arms)
     tests = measured.evaluation_share * material.blocks["test"].num_blocks
     once = measured.block_seconds * (_PROBE_BLOCKS * probed + tests)

@@ -147,6 +147,11 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
             service.check_server(uri, name) if isinstance(name, str) else []
         )
     problems += _address_problems(options.address)
+    if options.address is not None and values.get("device_map", "none") != "none":
+        problems.append(
+            f"device_map {values['device_map']!r} uses the GPUs of this machine; "
+            "it can't be combined with --address"
+        )
     if options.seats is not None and not 1 <= options.seats <= MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {MOST_SEATS}"
         problems.append(f"--pack-size must be at {limit}, got {options.seats}")

@@ -48,7 +48,7 @@ class Measured:
         load_seconds: Seconds to load the base and, on a GPU, to compile its layers.
         parameters: Number of trained parameters of the largest adapter.
         peak_bytes: Peak memory: of the GPU's tensors, or of the whole process.
-        limit_bytes: Memory of the GPU, or of this machine.
+        limit_bytes: Memory of the GPU (of all, if the base lies on all), or of this machine.
     """
 
     device: str
@@ -83,6 +83,8 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
             "engine": {
                 "model": study.model,
                 "dtype": study.dtype,
+                "gradient_checkpointing": study.gradient_checkpointing,
+                "device_map": study.device_map,
                 "blocks": few,
                 "designs": own_designs(study.to_dict()),
             },
@@ -151,7 +153,7 @@ def _measure(task: Mapping[str, Any]) -> Measured:
         load_seconds=loaded,
         parameters=max(pack.parameters for pack in packs),
         peak_bytes=engine.peak_memory(),
-        limit_bytes=_memory_limit(on_gpu),
+        limit_bytes=_memory_limit(on_gpu, torch.cuda.device_count() if engine.spread else 1),
     )
 
 
@@ -223,13 +225,13 @@ def _advance(engine: "Engine", names: Sequence[str]) -> float:
     return time.perf_counter() - began
 
 
-def _memory_limit(on_gpu: bool) -> int:
-    """Return the memory of the GPU, or what this machine or its container allows."""
+def _memory_limit(on_gpu: bool, gpus: int) -> int:
+    """Return the memory of so many GPUs, or what this machine or its container allows."""
     import psutil
     import torch
 
     if on_gpu:
-        return int(torch.cuda.get_device_properties(0).total_memory)
+        return sum(int(torch.cuda.get_device_properties(k).total_memory) for k in range(gpus))
     total = int(psutil.virtual_memory().total)
     quota = Path("/sys/fs/cgroup/memory.max")
     try:

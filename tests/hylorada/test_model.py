@@ -155,7 +155,7 @@ def test_deep_copied_adapter_of_a_seat_has_parameters_of_its_own(
 def test_base_with_compiled_layers_cannot_be_copied(make_model: MakeModel) -> None:
     model = make_model()
     pack = Pack(model.base, compile_backend="eager")
-    with pytest.raises(RuntimeError, match="a base with compiled layers can't be copied"):
+    with pytest.raises(RuntimeError, match="compiled or checkpointed layers can't be copied"):
         copy.deepcopy(model)
     pack.close()
     assert torch.equal(copy.deepcopy(model)(_ids(1)).logits, model(_ids(1)).logits)

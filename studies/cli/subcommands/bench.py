@@ -105,6 +105,11 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", metavar="DTYPE", help="dtype of the base; default: float32, or bfloat16 on a GPU"
     )
+    parser.add_argument(
+        "--gradient-checkpointing",
+        action="store_true",
+        help="recompute the base's layers in the backward passes of packs",
+    )
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:

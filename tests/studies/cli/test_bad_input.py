@@ -563,6 +563,8 @@ def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again
         "margin",
         "looks",
         "spread_test",
+        "gradient_checkpointing",
+        "device_map",
         "grid",
     }
     arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}
