@@ -33,6 +33,7 @@ class CustomLandmark(Landmark):
 
     A subclass defines :meth:`context` and makes its parameters in ``__init__``, which takes the
     arguments below. Its parameters are trained, saved and counted like those of every other design.
+    Buffers are not saved, so only buffers with ``persistent=False`` are allowed.
     In a pack, each seat calls its own module on its own rows.
 
     Before a study trains, it checks that an untrained module adds zeros, that equal seeds give
