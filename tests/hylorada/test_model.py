@@ -291,7 +291,8 @@ def test_config_of_another_kind_is_refused(make_base: MakeBase, config: Any) -> 
 def test_seed_of_any_whole_number_is_the_plain_one(
     make_base: MakeBase, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    plain, other = (HyLoRADAModel(make_base(), make_config(), seed=s) for s in (3, np.int64(3)))
+    seeds: tuple[Any, ...] = (3, np.int64(3))
+    plain, other = (HyLoRADAModel(make_base(), make_config(), seed=s) for s in seeds)
     for ours, theirs in zip(plain.adapter.parameters(), other.adapter.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     other.save_pretrained(tmp_path)
