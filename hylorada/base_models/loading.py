@@ -250,11 +250,14 @@ def _check_weights(model: str, source: BaseLocation) -> None:
         # a base of the hub whose weights have not been downloaded yet
 
 
+def smollm2_config() -> PreTrainedConfig:
+    """Return the configuration of SmolLM2-135M, without reading its file."""
+    return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
+
+
 def _load_config(model: str, source: BaseLocation) -> PreTrainedConfig:
     if model == SMOLLM2:
-        return transformers.AutoConfig.for_model(
-            "llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True
-        )
+        return smollm2_config()
     with _loading(model, source):
         values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
         if code := _foreign_code(values):
@@ -352,8 +355,8 @@ def _problem(model: str, source: BaseLocation, error: BaseException) -> str:
         return f"model {model!r}: no folder and no hub model; {hint}"
     if not source.weights and source.local_files_only:
         return (
-            f"model {model!r}: no folder, no cached copy, no way to the hub; "
-            f"fetch it with: hf download {model}"
+            f"model {model!r}: not a folder, not cached, and the hub can't be reached. "
+            f"Download it with: hf download {model}"
         )
     return f"model {model!r}: {first_line(error)}"
 

@@ -5,6 +5,7 @@ checks still hold. Forward hooks would do the same, but torch.compile distinguis
 hooks, and one compiled layer could not serve all layers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +144,21 @@ def open_slot(module: nn.Module) -> None:
         change_class(module, _SLOTTED[type(module)])
         vars(module).update(slot=None, slot_users=0)
     vars(module)["slot_users"] += 1
+
+
+def open_slots(modules: Sequence[nn.Module]) -> None:
+    """Give each linear module a slot, or none of them.
+
+    Raises:
+        InputError: :func:`open_slot` refuses a module; all are left as they were.
+    """
+    for number, module in enumerate(modules):
+        try:
+            open_slot(module)
+        except InputError:
+            for opened in modules[:number]:
+                close_slot(opened)
+            raise
 
 
 def close_slot(module: nn.Module) -> None:

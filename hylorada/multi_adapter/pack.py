@@ -40,7 +40,7 @@ from hylorada.base_models.architectures import (
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
 from hylorada.multi_adapter.compiled_layers import compiled, mark_dynamic
 from hylorada.multi_adapter.dropout import draws_in_layers, landmark_masks, lora_masks
-from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
+from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slots
 from hylorada.multi_adapter.recomputation import Recomputation, checkpointed
 from hylorada.multi_adapter.spread_base import device_of, is_spread, moved
 from hylorada.multi_adapter.stacking import (
@@ -205,8 +205,8 @@ class Pack:
             once, then lowered.
 
     Raises:
-        InputError: ``base`` is not a transformers model, is of an unsupported type, or has other
-            adapters in it.
+        InputError: ``base`` is not a transformers model, is of an unsupported type or quantized, or
+            has other adapters in it; it is left as it was.
 
     Example:
         >>> pack = Pack(base)                                          # doctest: +SKIP
@@ -223,7 +223,7 @@ class Pack:
     ) -> None:
         check_base(base)
         architecture = architecture_of(base.config.model_type)
-        self.base = base.eval().requires_grad_(False)
+        self.base = base
         self._body = base.get_submodule(architecture.body)
         self._head = Head.of(*head_of(base))
         self._layers = list(decoder_layers(base).values())
@@ -231,8 +231,8 @@ class Pack:
         self.max_seats: int | None = None
         self._spread = is_spread(base)
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
-        for module in self._linear.values():
-            open_slot(module)
+        open_slots(list(self._linear.values()))
+        base.eval().requires_grad_(False)  # only now, because a refused base stays as it was
         self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
         self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(
             self._add_landmarks

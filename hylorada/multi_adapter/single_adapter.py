@@ -65,7 +65,10 @@ class Calls:
         return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
 
     def pools(self, *, noncausal: bool) -> bool:
-        """Return whether landmarks are applied that pool, causally or over the whole block."""
+        """Return whether the active landmarks pool over tokens.
+
+        They do so causally, or over the whole block, as ``noncausal`` says.
+        """
         landmark = self.adapter.landmark if self.enabled else None
         return landmark is not None and landmark.num_pools > 0 and landmark.noncausal == noncausal
 

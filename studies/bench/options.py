@@ -7,7 +7,15 @@ from typing import Literal
 
 import torch
 
-from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, load_text, nearest
+from hylorada import (
+    HyLoRADAConfig,
+    InputError,
+    field_problems,
+    inspect_base,
+    load_text,
+    load_tokenizer,
+    nearest,
+)
 from hylorada.runtime.cores import available_cores
 from studies.bench.shapes import SHAPES, shape_config
 from studies.files.paths import file_problem
@@ -197,14 +205,16 @@ def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tupl
     """Check base and text and return their names; a shape's base has no name yet."""
     if options.shape is None:
         model, data = options.model or "tiny", options.data or "pydocs"
+        tokenizer = None
         try:
             limit = inspect_base(model).max_positions
             if limit and block_size > limit:
                 problems.append(f"block_size {block_size} exceeds model limit {limit} ({model})")
+            tokenizer = load_tokenizer(model)
         except InputError as error:
             problems += error.problems
         try:
-            load_text(data)
+            load_text(data, tokenizer=tokenizer)
         except InputError as error:
             problems += error.problems
         return model, data
@@ -234,7 +244,10 @@ def _packs(options: BenchOptions, cuda: bool, problems: list[str]) -> tuple[int,
     if not sizes or sizes[0] < 1:
         problems.append(f"packs must be sizes such as 1,2,4, got {options.packs!r}")
         return ()
-    return tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+    fitting = tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+    if not fitting:
+        problems.append(f"packs {options.packs!r}: none is at most max_pack {options.max_pack}")
+    return fitting
 
 
 def _ranks(

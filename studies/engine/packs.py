@@ -222,6 +222,8 @@ class Engine:
                 break
             rates[seats] = rate
         self._lanes.max_seats = None  # the limit that a pack too large for memory has set
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         return max(rates, default=1)
 
     def _rate(self, seats: int, batch_size: int) -> float | None:

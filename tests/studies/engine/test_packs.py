@@ -158,3 +158,14 @@ def test_job_with_pads_trains_and_is_evaluated_on_padded_rows(
         assert isinstance(reports[-1], Report)
         metrics.append(reports[-1].metrics)
     assert metrics[0] == metrics[1]
+
+
+def test_peak_memory_is_that_of_trials_not_of_the_search_for_their_number(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(engine, "_on_gpu", True)
+    monkeypatch.setattr(engine, "_rate", lambda *_: events.append("measured"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: events.append("reset"))
+    assert engine.find_seats(batch_size=2) == 1
+    assert events == ["measured", "reset"]
