@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hylorada import InputError
 from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
 from studies.analysis.components import Component, components_of
@@ -23,12 +22,9 @@ from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 from studies.trials.records import (
     Record,
-    ended_trials,
-    lost_trials,
     owner_of,
     read_id,
     read_record,
-    read_records,
 )
 from studies.trials.store import Store
 
@@ -232,20 +228,6 @@ def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record
         searched={s: states.count(s) for s in sorted(set(states))},
         runs=tuple(r.name for r in runs),
     )
-
-
-def load_records(folder: Path) -> dict[str, Record]:
-    """Return all records of a study folder, by name, without opening it for writing.
-
-    Raises:
-        InputError: Files are damaged or lost.
-    """
-    # Read the database first: a trial that ends meanwhile reaches its file before the database.
-    ended = ended_trials(folder)
-    records = read_records(folder)
-    if lost := lost_trials(folder, ended, records):
-        raise InputError(lost)
-    return records
 
 
 def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:

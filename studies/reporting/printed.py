@@ -23,7 +23,8 @@ def printing(show: Callable[[], None]) -> None:
 
 def tell_failures(folder: Path) -> bool:
     """Print each distinct error once, with its count and a log; return whether there is any."""
-    from studies.analysis.results import failures, load_records
+    from studies.analysis.results import failures
+    from studies.trials.loading import load_records
 
     records = load_records(folder)
     failed = failures(records)

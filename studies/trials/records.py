@@ -3,13 +3,13 @@
 Reading one returns it whole, or raises an error that names the lost or damaged file.
 """
 
+import gc
 import json
 import math
+import os
 import re
-import shlex
-import sqlite3
-from collections.abc import Mapping, Set
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from typing import Any, Literal
 from hylorada.runtime.checksums import SEAL, digest, unsealed
 from studies.files.folder_files import (
     damaged,
-    is_sqlite,
     reading,
     require_kinds,
     require_readable,
@@ -34,10 +33,6 @@ STOPPED = "stopped by the user"  # the reason of a pruned trial that ASHA has no
 Stage = Literal["search", "select", "confirm", "explain", "added"]
 ADDED = " / added"  # how the name of an Optuna study of added trials ends
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
-_ENDED = (
-    "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
-    f"WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%{ADDED}'"
-)
 
 
 @dataclass
@@ -134,14 +129,29 @@ def trial_name(arm: str, search: int, number: int) -> str:
     return f"{arm}-s{search}-{number:04d}" if search else f"{arm}-{number:04d}"
 
 
+class Records(dict[str, Record]):
+    """All records of a study by name, with those of each stage and arm within reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._groups: dict[tuple[str, str], dict[str, Record]] = {}
+
+    def __setitem__(self, name: str, record: Record) -> None:
+        super().__setitem__(name, record)
+        self._groups.setdefault((record.stage, record.arm), {})[name] = record
+
+    def group(self, stage: str, arm: str) -> Mapping[str, Record]:
+        """Return the records of a stage and arm by name."""
+        return self._groups.get((stage, arm), {})
+
+
 def records_of(
     records: Mapping[str, Record], stage: str, arm: str, search: int | None = None
 ) -> list[Record]:
     """Return the records of a stage and arm, in all searches or one, by search and number."""
+    among = records.group(stage, arm) if isinstance(records, Records) else records
     selected = [
-        r
-        for r in records.values()
-        if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
+        r for r in among.values() if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
     ]
     return sorted(selected, key=lambda r: (r.search, r.number))
 
@@ -184,19 +194,45 @@ def is_finite(nll: float | None) -> bool:
     return nll is not None and math.isfinite(nll)
 
 
-def read_records(folder: Path) -> dict[str, Record]:
+def read_records(folder: Path) -> Records:
     """Return all records of a study folder by name.
 
     Raises:
         InputError: A file is lost, damaged, or in the wrong place.
     """
     study_id = read_id(folder)
-    records = {
-        p.parent.name: read_record(p, study_id)
-        for p in sorted((folder / "trials").glob("*/trial.json"))
-    }
+    records = Records()
+    with _without_collections():
+        for path in _trial_files(folder / "trials"):
+            content = None
+            with reading(path), suppress(FileNotFoundError, NotADirectoryError):
+                content = path.read_bytes()
+            if content is not None:
+                records[path.parent.name] = _parsed(path, content, study_id)
     check_confirms(folder, records)
     return records
+
+
+def _trial_files(trials: Path) -> list[Path]:
+    """Return the place of each trial's ``trial.json``, which may be missing, by name."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
+        return [trials / name / "trial.json" for name in sorted(entry.name for entry in entries)]
+    return []
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause Python's garbage collector, which would visit everything read so far again and again.
+
+    What is read has no cycles.
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def owner_of(study_id: str | None, trial: str) -> str:
@@ -214,9 +250,16 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
     Raises:
         InputError: A file is damaged, or lacks data that a record in this state must have.
     """
-    owner = owner_of(study_id or read_id(path.parents[2]), path.parent.name)
     with reading(path):
-        stored = typed(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        content = path.read_bytes()
+    return _parsed(path, content, study_id or read_id(path.parents[2]))
+
+
+def _parsed(path: Path, content: bytes, study_id: str | None) -> Record:
+    """Return the record of a ``trial.json``, with the reports beside it."""
+    owner = owner_of(study_id, path.parent.name)
+    with reading(path):
+        stored = typed(Mapping[str, Any], json.loads(content.decode()))
         check_place(path, stored.get("name"))
         values = unsealed(stored, owner)
         chain = values.pop(CHAIN, None)
@@ -294,43 +337,6 @@ def check_kinds(folder: Path) -> None:
         files=[folder / n for n in names],
         folders=[folder.parent, folder, folder / "trials", folder / "requests"],
     )
-
-
-def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Return the numbers of the ended trials by arm and search (:func:`place_name`).
-
-    The result is empty while the database is lost, locked or damaged, which `run` handles.
-    """
-    ended: dict[str, set[int]] = {}
-    uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
-    with (
-        suppress(sqlite3.DatabaseError, UnicodeDecodeError),
-        closing(sqlite3.connect(uri, uri=True)) as database,
-    ):
-        for title, number in database.execute(_ENDED):
-            ended.setdefault(place_of(title), set()).add(number)
-    return ended
-
-
-def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
-    """Return a line about a lost or damaged database, for commands that only read."""
-    path = folder / "optuna.db"
-    if not records or (is_sqlite(path) and not _unreadable(path)):
-        return None
-    command = f"hylorada run {shlex.quote(folder.name)}"
-    return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
-
-
-def _unreadable(path: Path) -> bool:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            database.execute(_ENDED).fetchall()
-    except sqlite3.OperationalError:
-        return False  # the database is locked
-    except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return True
-    return False
 
 
 def lost_trials(

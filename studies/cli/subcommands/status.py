@@ -39,11 +39,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, _console: "Console") -> int:
-    from studies.analysis.results import load_records
     from studies.reporting.printed import print_json
     from studies.trials.by_hand.requests import waiting_lines
     from studies.trials.integrity import incomplete_runs
-    from studies.trials.records import OPEN, database_fault
+    from studies.trials.loading import database_fault, load_records
+    from studies.trials.records import OPEN
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):

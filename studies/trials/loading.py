@@ -1,0 +1,67 @@
+"""The records of a study folder for commands that only read it, checked against its database."""
+
+import shlex
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+from hylorada import InputError
+from studies.files.folder_files import is_sqlite
+from studies.trials.records import ADDED, Record, Records, lost_trials, place_of, read_records
+
+_ENDED = (
+    "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
+    f"WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%{ADDED}'"
+)
+
+
+def load_records(folder: Path) -> Records:
+    """Return all records of a study folder, by name, without opening it for writing.
+
+    Raises:
+        InputError: Files are damaged or lost.
+    """
+    # Read the database first: a trial that ends meanwhile reaches its file before the database.
+    ended = ended_trials(folder)
+    records = read_records(folder)
+    if lost := lost_trials(folder, ended, records):
+        raise InputError(lost)
+    return records
+
+
+def ended_trials(folder: Path) -> dict[str, set[int]]:
+    """Return the numbers of the ended trials by arm and search (:func:`place_name`).
+
+    The result is empty while the database is lost, locked or damaged, which `run` handles.
+    """
+    ended: dict[str, set[int]] = {}
+    uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
+    with (
+        suppress(sqlite3.DatabaseError, UnicodeDecodeError),
+        closing(sqlite3.connect(uri, uri=True)) as database,
+    ):
+        for title, number in database.execute(_ENDED):
+            ended.setdefault(place_of(title), set()).add(number)
+    return ended
+
+
+def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
+    """Return a line about a lost or damaged database, for commands that only read."""
+    path = folder / "optuna.db"
+    if not records or (is_sqlite(path) and not _unreadable(path)):
+        return None
+    command = f"hylorada run {shlex.quote(folder.name)}"
+    return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
+
+
+def _unreadable(path: Path) -> bool:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            database.execute(_ENDED).fetchall()
+    except sqlite3.OperationalError:
+        return False  # the database is locked
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return True
+    return False
