@@ -84,10 +84,10 @@ def _print_status(
     args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
 ) -> None:
     from studies.analysis.progress import resume_command, stage_lines
-    from studies.reporting.html_report import trial_table
-    from studies.reporting.terminal import Terminal
+    from studies.reporting.tables import searched_sheet
+    from studies.reporting.terminal import Drawing, Terminal
 
-    Terminal().print(trial_table(records, study))
+    Terminal().print(Drawing(searched_sheet(records, study)))
     for line in stage_lines(study, records):
         print(line)
     if resumable:
