@@ -6,8 +6,8 @@ from typing import Any
 
 from studies.spec.study import Study
 from studies.trials.records import Record, is_finite, planned_trials, records_of
-from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
-from studies.trials.winners import counting, wanted_runs
+from studies.trials.reruns import FEWEST_SEEDS, select_records
+from studies.trials.winners import counting, wanted_runs, winners
 
 _NO_VERDICT = (
     "no verdict yet: arms are compared on the test split only after all runs on fresh seeds have "
@@ -127,7 +127,8 @@ def stage_counts(study: Study, records: Mapping[str, Record]) -> dict[str, tuple
     if ended["search"] >= searched:
         wanted["select"] = len(select_records(study, records))
         if ended["select"] >= wanted["select"]:
-            wanted["confirm"] = len(confirm_records(study, records))
+            best = winners(study, records)
+            wanted["confirm"] = len(best) * study.seeds * len(study.factors)
     return {stage: (ended[stage], count) for stage, count in wanted.items() if count}
 
 

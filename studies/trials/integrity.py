@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -182,12 +183,16 @@ def incomplete_runs(
         The run's name, and what is wrong with which file.
     """
     steps = study.report_steps()
-    for trial in sorted((folder / "trials").glob("*")):
-        record = records.get(trial.name)
+    trials = folder / "trials"
+    for name in sorted(os.listdir(trials)) if trials.is_dir() else ():
+        record = records.get(name)
+        if record is not None and record.state != "running":
+            continue
+        trial = trials / name
         leftovers = (trial / "reports.jsonl", trial / CHECKPOINT)
         if record is None and any(path.is_file() for path in leftovers):
             yield trial.name, f"{trial / 'trial.json'} is missing"
-        if record is not None and record.state == "running":
+        if record is not None:
             saved = _saved_step(trial / CHECKPOINT, record)
             if sum(record.step < step <= saved for step in steps) > 1:
                 reports, last = trial / "reports.jsonl", record.step

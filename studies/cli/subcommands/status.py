@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     for name, loss in () if running else incomplete_runs(folder, study, records):
         command = f"hylorada run {shlex.quote(args.study)}"
         print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
-    if unfinished:
+    if unfinished and not running:
         _close_abandoned(args, args.study, folder)
     if args.json:
         values = [{f: getattr(r, f) for f in _JSON_FIELDS} for r in records.values()]
@@ -114,9 +114,15 @@ def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
 
 def _close_abandoned(args: argparse.Namespace, name: str, folder: Path) -> None:
     """End the MLflow runs that a killed process could not end, and say how many there were."""
-    from studies.tracking.services import reconcile
+    from studies.tracking.stored_runs import may_have_running
+    from studies.trials.records import read_id
 
-    uri = args.tracking_uri or default_uri(args.storage)
+    own = default_uri(args.storage)
+    uri, study_id = args.tracking_uri or own, read_id(folder)
+    if study_id is None or (uri == own and not may_have_running(args.storage, study_id)):
+        return
+    from studies.tracking.services import reconcile  # imports MLflow, which takes seconds
+
     if message := reconcile(uri, name, folder):
         print(f"hylorada: {message}", file=sys.stderr)
 
