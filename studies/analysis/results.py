@@ -230,19 +230,6 @@ def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record
     )
 
 
-def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
-    """Return the names of the failed trials, by reason.
-
-    A trial's own name is replaced in its reason, so that equal errors have equal reasons.
-    """
-    names: dict[str, list[str]] = {}
-    for record in records.values():
-        if record.state == "failed":
-            reason = (record.reason or "").replace(record.name, "TRIAL")
-            names.setdefault(reason, []).append(record.name)
-    return names
-
-
 def read_results(path: Path) -> Results:
     """Return the results stored in ``results.json``.
 

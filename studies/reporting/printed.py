@@ -23,13 +23,12 @@ def printing(show: Callable[[], None]) -> None:
 
 def tell_failures(folder: Path) -> bool:
     """Print each distinct error once, with its count and a log; return whether there is any."""
-    from studies.analysis.results import failures
-    from studies.trials.loading import load_records
+    from studies.trials.loading import failures, trial_ends
 
-    records = load_records(folder)
-    failed = failures(records)
+    ends = trial_ends(folder)
+    failed = failures(ends)
     if failed:
-        states = Counter(r.state for r in records.values())
+        states = Counter(state for state, _ in ends.values())
         print(
             "hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
             file=sys.stderr,

@@ -6,7 +6,6 @@ which takes ten seconds.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -73,8 +72,9 @@ def _unchanged_results(folder: Path, study: Study, options: Options) -> "Results
 
 def _states(folder: Path) -> dict[str, str]:
     """Return the state of each trial by name; the files are those that the last run has checked."""
-    paths = folder.glob("trials/*/trial.json")
-    return {path.parent.name: json.loads(path.read_bytes())["state"] for path in paths}
+    from studies.trials.loading import trial_ends
+
+    return {name: state for name, (state, _) in trial_ends(folder).items()}
 
 
 def mark_finished(study: Study, options: Options) -> None:

@@ -1,5 +1,6 @@
 """The records of a study folder for commands that only read it, checked against its database."""
 
+import json
 import shlex
 import sqlite3
 from collections.abc import Mapping
@@ -7,8 +8,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hylorada import InputError
-from studies.files.folder_files import is_sqlite
-from studies.trials.records import ADDED, Record, Records, lost_trials, place_of, read_records
+from studies.files.folder_files import is_sqlite, reading
+from studies.trials.records import (
+    ADDED,
+    Record,
+    Records,
+    lost_trials,
+    place_of,
+    read_records,
+    trial_files,
+)
 
 _ENDED = (
     "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
@@ -65,3 +74,31 @@ def _unreadable(path: Path) -> bool:
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return True
     return False
+
+
+def trial_ends(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the state of each trial by name, and the reason for it, from its trial.json alone.
+
+    This is for a command that has just checked all files, which takes longer.
+
+    Raises:
+        InputError: A file is damaged.
+    """
+    ends = {}
+    for path in trial_files(folder / "trials"):
+        with reading(path), suppress(FileNotFoundError, NotADirectoryError):
+            values = json.loads(path.read_bytes())
+            ends[path.parent.name] = values["state"], values["reason"] or ""
+    return ends
+
+
+def failures(ends: Mapping[str, tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names of the failed trials, by reason, given what `trial_ends` returns.
+
+    A trial's own name is replaced in its reason, so that equal errors have equal reasons.
+    """
+    names: dict[str, list[str]] = {}
+    for name, (state, reason) in ends.items():
+        if state == "failed":
+            names.setdefault(reason.replace(name, "TRIAL"), []).append(name)
+    return names

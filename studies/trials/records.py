@@ -203,7 +203,7 @@ def read_records(folder: Path) -> Records:
     study_id = read_id(folder)
     records = Records()
     with _without_collections():
-        for path in _trial_files(folder / "trials"):
+        for path in trial_files(folder / "trials"):
             content = None
             with reading(path), suppress(FileNotFoundError, NotADirectoryError):
                 content = path.read_bytes()
@@ -213,7 +213,7 @@ def read_records(folder: Path) -> Records:
     return records
 
 
-def _trial_files(trials: Path) -> list[Path]:
+def trial_files(trials: Path) -> list[Path]:
     """Return the place of each trial's ``trial.json``, which may be missing, by name."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
         return [trials / name / "trial.json" for name in sorted(entry.name for entry in entries)]
