@@ -26,7 +26,6 @@ from studies.trials.records import (
     read_id,
     read_record,
 )
-from studies.trials.store import Store
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Results:
 
 
 def gather(
-    store: Store,
+    store: "Store",
     base: Mapping[str, Any] | None,
     provenance: Mapping[str, Any],
     notes: list[str],
@@ -116,7 +115,7 @@ def gather(
     """Compute the results of all confirm runs that have finished.
 
     Args:
-        store: Store of the study.
+        store: "Store" of the study.
         base: Test figures of the base alone; None if they were not measured.
         provenance: Provenance of the results.
         notes: Further notes, which come first.
@@ -209,7 +208,7 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     return before.earlier if not then or same else (*before.earlier, before.verdict)
 
 
-def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:
+def _arm_result(store: "Store", losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:
     states = [r.state for r in store.of("search", arm) if r.search < store.study.searches]
     nll = np.array([losses.nll(r) for r in runs])
     by_search = [
