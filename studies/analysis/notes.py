@@ -26,7 +26,7 @@ def result_notes(store: "Store", losses: ConfirmLosses, paired: Runs) -> list[st
     """Return the notes on a study's confirm runs.
 
     Args:
-        store: "Store" of the study.
+        store: Store of the study.
         losses: Test losses of the confirm runs.
         paired: Paired runs of each arm at the winning learning rate.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from studies.trials.records import (
     read_id,
     read_record,
 )
+
+if TYPE_CHECKING:
+    from studies.trials.store import Store  # imports Optuna
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def gather(
     """Compute the results of all confirm runs that have finished.
 
     Args:
-        store: "Store" of the study.
+        store: Store of the study.
         base: Test figures of the base alone; None if they were not measured.
         provenance: Provenance of the results.
         notes: Further notes, which come first.
