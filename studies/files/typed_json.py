@@ -32,15 +32,15 @@ def _converter(kind: Any) -> _Convert:
     if origin is UnionType:
         return _to_optional(_converter(inner[0]))
     if origin is tuple:
-        return _to_tuple(_converter(inner[0]))
+        return _to_tuple(inner[0])
     if origin is Mapping:
-        return _to_mapping(None if inner[1] is Any else _converter(inner[1]))
+        return _to_mapping(inner[1])
     return _to_plain(kind)
 
 
 def _to_plain(kind: Any) -> _Convert:
     allowed = get_args(kind) if get_origin(kind) is Literal else None
-    types = (int, float) if kind is float else (kind,)
+    types = _plain_types(kind) or {kind}
 
     def convert(value: Any, name: str) -> Any:
         if type(value) not in types if allowed is None else value not in allowed:
@@ -50,26 +50,38 @@ def _to_plain(kind: Any) -> _Convert:
     return convert
 
 
+def _plain_types(kind: Any) -> frozenset[type]:
+    """Return the types of values that are as a plain annotation says; none for any other one."""
+    if get_origin(kind) is UnionType:
+        return _plain_types(get_args(kind)[0]) | {type(None)}
+    return frozenset({float: (float, int), int: (int,), str: (str,), bool: (bool,)}.get(kind, ()))
+
+
 def _to_optional(convert: _Convert) -> _Convert:
     return lambda value, name: None if value is None else convert(value, name)
 
 
-def _to_tuple(convert: _Convert) -> _Convert:
+def _to_tuple(kind: Any) -> _Convert:
+    convert, plain = _converter(kind), _plain_types(kind)
+
     def convert_all(values: Any, name: str) -> Any:
         if not isinstance(values, list):
             raise _wrong(name, values)
+        if plain.issuperset(map(type, values)):
+            return tuple(values)
         return tuple([convert(value, name) for value in values])
 
     return convert_all
 
 
-def _to_mapping(convert: _Convert | None) -> _Convert:
-    """Return the conversion to a mapping; None stands for values of any type."""
+def _to_mapping(kind: Any) -> _Convert:
+    """Return the conversion to a mapping with values of a type."""
+    convert, plain = _converter(kind), _plain_types(kind)
 
     def convert_all(values: Any, name: str) -> Any:
         if not isinstance(values, dict):
             raise _wrong(name, values)
-        if convert is None:
+        if kind is Any or plain.issuperset(map(type, values.values())):
             return values
         return {key: convert(value, f"{name}.{key}") for key, value in values.items()}
 
@@ -78,6 +90,7 @@ def _to_mapping(convert: _Convert | None) -> _Convert:
 
 def _to_dataclass(kind: Any) -> _Convert:
     converters = {f.name: _converter(f.type) for f in fields(kind)}
+    plain = {f.name: _plain_types(f.type) for f in fields(kind)}
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
 
     def convert(values: Any, name: str) -> Any:
@@ -87,7 +100,11 @@ def _to_dataclass(kind: Any) -> _Convert:
             raise ValueError(f"unknown field {min(unknown)!r}")
         if lost := needed - values.keys():
             raise ValueError(f"no field {min(lost)!r}")
-        return kind(**{field: converters[field](value, field) for field, value in values.items()})
+        converted = dict(values)
+        for field, value in values.items():
+            if type(value) not in plain[field]:
+                converted[field] = converters[field](value, field)
+        return kind(**converted)
 
     return convert
 

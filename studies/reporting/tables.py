@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from studies.reporting.shown.trials import Shown, listed
+from studies.reporting.shown.trials import FEWEST, Shown, listed
 from studies.reporting.shown.values import last, value_text
 from studies.spec.common_values import seed_name
 from studies.spec.study import Study
@@ -296,7 +296,7 @@ def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     """Return the search trials of all arms, the best of many, with all parameters in one column."""
     best = best_trials(records, study)
     trials = [r for s in _TRIED for arm in study.arms for r in records_of(records, s, arm)]
-    shown = listed(trials, study, best)
+    shown = listed(trials, study, best, FEWEST)  # a longer list would not fit a terminal either
     rows = [
         (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
         for r in shown.trials

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from hylorada.runtime.checksums import digest
@@ -128,7 +129,10 @@ class Report:
         Raises:
             ValueError: The text is not a report.
         """
-        report: Report = typed(cls, json.loads(text, object_pairs_hook=_with_shared_keys))
+        values = json.loads(text)
+        if isinstance(values, dict):
+            values |= {k: _sharing_keys(v) for k, v in values.items() if type(v) is dict}
+        report: Report = typed(cls, values)
         return report
 
     def sharing(self, before: "Report") -> "Report":
@@ -141,5 +145,11 @@ class Report:
         return replace(self, **same)
 
 
-def _with_shared_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {sys.intern(key): value for key, value in pairs}
+def _sharing_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """Return equal values; equal keys of many reports are kept in memory once."""
+    return dict(zip(_shared(tuple(values)), values.values(), strict=True))
+
+
+@cache
+def _shared(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(sys.intern, keys))

@@ -130,30 +130,34 @@ def trial_name(arm: str, search: int, number: int) -> str:
 
 
 class Records(dict[str, Record]):
-    """All records of a study by name, with those of each stage and arm within reach."""
+    """All records of a study by name, with those of a stage, arm and search within reach."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._groups: dict[tuple[str, str], dict[str, Record]] = {}
+        self._groups: dict[tuple[str, str], dict[int, dict[str, Record]]] = {}
 
     def __setitem__(self, name: str, record: Record) -> None:
         super().__setitem__(name, record)
-        self._groups.setdefault((record.stage, record.arm), {})[name] = record
+        by_search = self._groups.setdefault((record.stage, record.arm), {})
+        by_search.setdefault(record.search, {})[name] = record
 
-    def group(self, stage: str, arm: str) -> Mapping[str, Record]:
-        """Return the records of a stage and arm by name."""
-        return self._groups.get((stage, arm), {})
+    def group(self, stage: str, arm: str, search: int | None) -> list[Record]:
+        """Return the records of a stage and arm, in all searches or one."""
+        by_search = self._groups.get((stage, arm), {})
+        groups = by_search.values() if search is None else [by_search.get(search, {})]
+        return [record for group in groups for record in group.values()]
 
 
 def records_of(
     records: Mapping[str, Record], stage: str, arm: str, search: int | None = None
 ) -> list[Record]:
     """Return the records of a stage and arm, in all searches or one, by search and number."""
-    among = records.group(stage, arm) if isinstance(records, Records) else records
-    selected = [
-        r for r in among.values() if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
-    ]
-    return sorted(selected, key=lambda r: (r.search, r.number))
+    if isinstance(records, Records):
+        among = records.group(stage, arm, search)
+    else:
+        among = [r for r in records.values() if (r.stage, r.arm) == (stage, arm)]
+        among = [r for r in among if search in (None, r.search)]
+    return sorted(among, key=lambda r: (r.search, r.number))
 
 
 def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search: int = 0) -> int:
@@ -216,7 +220,7 @@ def read_records(folder: Path) -> Records:
 def trial_files(trials: Path) -> list[Path]:
     """Return the place of each trial's ``trial.json``, which may be missing, by name."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
-        return [trials / name / "trial.json" for name in sorted(entry.name for entry in entries)]
+        return [trials / f"{name}/trial.json" for name in sorted(entry.name for entry in entries)]
     return []
 
 

@@ -64,17 +64,20 @@ def drawn(trials: Sequence[Record], study: Study, best: Collection[str]) -> Show
     return _shown(trials, study, choose)
 
 
-def listed(trials: Sequence[Record], study: Study, best: Collection[str]) -> Shown:
+def listed(
+    trials: Sequence[Record], study: Study, best: Collection[str], most: int | None = None
+) -> Shown:
     """Return the trials to list in a table: of an arm with many, the best.
 
     Args:
         trials: Search trials of the study, and those that users have added.
         study: The study.
         best: Names of the winning trials, which are always listed, as running and added ones are.
+        most: Number of the best trials of an arm with many; by default, as many as are ever listed.
     """
 
     def choose(_: str, own: Sequence[Record]) -> Collection[str]:
-        leading = [r.name for r in _ranked(own)][: most_of(study)]
+        leading = [r.name for r in _ranked(own)][: most or most_of(study)]
         going = [r.name for r in own if r.state == "running" or r.stage == "added"]
         return [*leading, *going, *best]
 

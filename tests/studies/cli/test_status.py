@@ -10,6 +10,7 @@ import pytest
 from made_studies import make
 
 from studies.cli.commands import main
+from studies.reporting import tables
 from studies.reporting.shown import trials
 
 _WATCHED = """
@@ -47,11 +48,12 @@ def test_table_is_cut_but_json_is_not(
     make(tmp_path / "studies" / "made", "end", trials=12).close()
     monkeypatch.setattr(trials, "MOST", 4)
     monkeypatch.setattr(trials, "FEWEST", 1)
+    monkeypatch.setattr(tables, "FEWEST", 1)
     assert main(["status", "made", f"--storage={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    said = "4 of 24 trials are shown: the best of each arm by validation PPL; `hylorada status"
+    said = "2 of 24 trials are shown: the best of each arm by validation PPL; `hylorada status"
     assert said in " ".join(out.split())
-    assert sum(line.startswith(("fixed-", "baseline-")) for line in out.splitlines()) == 4
+    assert sum(line.startswith(("fixed-", "baseline-")) for line in out.splitlines()) == 2
     assert "search: 24 of 24 ended" in out
     assert main(["status", "made", "--json", f"--storage={tmp_path}"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 24 + 4
