@@ -326,7 +326,8 @@ def read_lines(path: Path) -> list[str]:
 
 def _complete_lines(content: bytes) -> bytes:
     """Return content without a last line that was cut off or that a power loss left as zeros."""
-    content = re.sub(rb"\0[\0\n]*\Z", b"", content)
+    if b"\0" in content:
+        content = re.sub(rb"\0[\0\n]*\Z", b"", content)
     return content[: content.rfind(b"\n") + 1]
 
 

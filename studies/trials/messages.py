@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
@@ -136,13 +136,11 @@ class Report:
         return report
 
     def sharing(self, before: "Report") -> "Report":
-        """Return an equal report that shares equal fields with an earlier one, to save memory."""
-        same = {
-            f: getattr(before, f)
-            for f in ("applied", "start_boundaries")
-            if getattr(before, f) == getattr(self, f)
-        }
-        return replace(self, **same)
+        """Return this report, which now shares equal fields with an earlier one, to save memory."""
+        for name in ("applied", "start_boundaries"):
+            if (value := getattr(before, name)) == getattr(self, name):
+                object.__setattr__(self, name, value)  # it is frozen, and remains equal
+        return self
 
 
 def _sharing_keys(values: dict[str, Any]) -> dict[str, Any]:

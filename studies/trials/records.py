@@ -261,7 +261,8 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
 
 def _parsed(path: Path, content: bytes, study_id: str | None) -> Record:
     """Return the record of a ``trial.json``, with the reports beside it."""
-    owner = owner_of(study_id, path.parent.name)
+    trial = path.parent
+    owner = owner_of(study_id, trial.name)
     with reading(path):
         stored = typed(Mapping[str, Any], json.loads(content.decode()))
         check_place(path, stored.get("name"))
@@ -269,7 +270,7 @@ def _parsed(path: Path, content: bytes, study_id: str | None) -> Record:
         chain = values.pop(CHAIN, None)
         record: Record = typed(Record, values)
         record.sealed = SEAL in stored
-    lines = path.with_name("reports.jsonl")
+    lines = trial / "reports.jsonl"
     needed = record.state == "complete" or (record.state == "pruned" and record.stage == "search")
     with reading(lines, train_again(lines) if record.state == "running" else ""):
         record.chain = owner
