@@ -89,8 +89,9 @@ def _to_mapping(kind: Any) -> _Convert:
 
 
 def _to_dataclass(kind: Any) -> _Convert:
-    converters = {f.name: _converter(f.type) for f in fields(kind)}
-    plain = {f.name: _plain_types(f.type) for f in fields(kind)}
+    kinds: dict[str, Any] = {f.name: f.type for f in fields(kind)}
+    converters = {name: _converter(of_field) for name, of_field in kinds.items()}
+    plain = {name: _plain_types(of_field) for name, of_field in kinds.items()}
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
 
     def convert(values: Any, name: str) -> Any:

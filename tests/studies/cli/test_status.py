@@ -20,7 +20,7 @@ sys.addaudithook(lambda event, args: event == "open" and opened.append(str(args[
 from studies.cli.commands import main
 code = main(sys.argv[1:])
 heavy = {"torch", "ray", "mlflow", "transformers", "optuna", "matplotlib", "scipy", "sqlalchemy"}
-print([code, sorted(p for p in opened if "/trials/" in p), sorted(heavy & sys.modules.keys())])
+print([code, sorted(p for p in opened if "/made/trials/" in p), sorted(heavy & sys.modules.keys())])
 """
 
 
