@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from hylorada import InputError
-from studies.files.folder_files import is_sqlite, reading
+from studies.files.folder_files import content_of, is_sqlite, reading
 from studies.trials.records import (
     ADDED,
     Record,
@@ -87,8 +87,8 @@ def trial_ends(folder: Path) -> dict[str, tuple[str, str]]:
     ends = {}
     for path in trial_files(folder / "trials"):
         with reading(path), suppress(FileNotFoundError, NotADirectoryError):
-            values = json.loads(path.read_bytes())
-            ends[path.parent.name] = values["state"], values["reason"] or ""
+            values = json.loads(content_of(path))
+            ends[values["name"]] = values["state"], values["reason"] or ""
     return ends
 
 

@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from hylorada.runtime.checksums import digest
 from studies.files.typed_json import typed
@@ -141,6 +141,45 @@ class Report:
             if (value := getattr(before, name)) == getattr(self, name):
                 object.__setattr__(self, name, value)  # it is frozen, and remains equal
         return self
+
+
+class Reports(list[Report]):
+    """Reports in order of steps; a line of JSON becomes a report when it is first used.
+
+    Most reports of thousands of trials are never used: a command that shows a study needs the last
+    one of a trial.
+    """
+
+    def add_line(self, text: str) -> None:
+        """Append the report of a line whose checksum has been checked."""
+        super().append(text)  # type: ignore[arg-type]
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Report: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Report]: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Report | list[Report]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        item: Report | str = super().__getitem__(place)
+        if isinstance(item, str):
+            item, last = Report.from_json(item), super().__getitem__(-1)
+            self[place] = item.sharing(last) if isinstance(last, Report) else item
+        return item
+
+    def __iter__(self) -> Iterator[Report]:
+        return (self[i] for i in range(len(self)))
+
+    def __reversed__(self) -> Iterator[Report]:
+        return (self[i] for i in reversed(range(len(self))))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _sharing_keys(values: dict[str, Any]) -> dict[str, Any]:

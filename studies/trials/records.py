@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from hylorada.runtime.checksums import SEAL, digest, unsealed
 from studies.files.folder_files import (
+    content_of,
     damaged,
     reading,
     require_kinds,
@@ -204,23 +205,26 @@ def read_records(folder: Path) -> Records:
     Raises:
         InputError: A file is lost, damaged, or in the wrong place.
     """
-    study_id = read_id(folder)
-    records = Records()
+    study_id, records = read_id(folder), Records()
     with _without_collections():
         for path in trial_files(folder / "trials"):
-            content = None
-            with reading(path), suppress(FileNotFoundError, NotADirectoryError):
-                content = path.read_bytes()
-            if content is not None:
-                records[path.parent.name] = _parsed(path, content, study_id)
+            try:
+                content = content_of(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                with reading(path):
+                    raise
+            record = _parsed(path, content, study_id)
+            records[record.name] = record
     check_confirms(folder, records)
     return records
 
 
-def trial_files(trials: Path) -> list[Path]:
+def trial_files(trials: Path) -> list[str]:
     """Return the place of each trial's ``trial.json``, which may be missing, by name."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
-        return [trials / f"{name}/trial.json" for name in sorted(entry.name for entry in entries)]
+        return [f"{trials}/{name}/trial.json" for name in sorted(entry.name for entry in entries)]
     return []
 
 
@@ -255,26 +259,28 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
         InputError: A file is damaged, or lacks data that a record in this state must have.
     """
     with reading(path):
-        content = path.read_bytes()
-    return _parsed(path, content, study_id or read_id(path.parents[2]))
+        content = content_of(path)
+    return _parsed(str(path), content, study_id or read_id(path.parents[2]))
 
 
-def _parsed(path: Path, content: bytes, study_id: str | None) -> Record:
+def _parsed(path: str, content: bytes, study_id: str | None) -> Record:
     """Return the record of a ``trial.json``, with the reports beside it."""
-    trial = path.parent
-    owner = owner_of(study_id, trial.name)
+    trial = os.path.dirname(path)
+    name = os.path.basename(trial)
+    owner = owner_of(study_id, name)
     with reading(path):
         stored = typed(Mapping[str, Any], json.loads(content.decode()))
-        check_place(path, stored.get("name"))
+        if stored.get("name") != name:
+            check_place(Path(path), stored.get("name"))
         values = unsealed(stored, owner)
         chain = values.pop(CHAIN, None)
         record: Record = typed(Record, values)
         record.sealed = SEAL in stored
-    lines = trial / "reports.jsonl"
+    lines = f"{trial}/reports.jsonl"
     needed = record.state == "complete" or (record.state == "pruned" and record.stage == "search")
-    with reading(lines, train_again(lines) if record.state == "running" else ""):
+    with reading(lines, train_again(Path(lines)) if record.state == "running" else ""):
         record.chain = owner
-        if needed or lines.exists():
+        if needed or os.path.exists(lines):
             record.reports, record.chain = read_reports(lines, owner)
         if needed and not record.reports:
             raise ValueError(f"it is empty, though the trial is {record.state}")

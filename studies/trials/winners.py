@@ -61,21 +61,24 @@ def best_block(study: Study, records: Mapping[str, Record], search: int) -> int 
     if not by_arm:
         return None
     common = set.intersection(*(set(trials) for trials in by_arm.values()))
-    scores = {}
-    for number in sorted(common):
-        scores[number] = _block_score([trials[number] for trials in by_arm.values()])
-    return min((n for n in scores if scores[n]), key=lambda n: scores[n] or (0, 0.0), default=None)
+    blocks = {n: [trials[n] for trials in by_arm.values()] for n in sorted(common)}
+    steps = {n: _common_step(trials) for n, trials in blocks.items()}
+    last = max(steps.values(), default=0)
+    scores = {n: _mean_loss(blocks[n], last) for n, step in steps.items() if step == last > 0}
+    return min(scores, key=lambda n: scores[n], default=None)
 
 
-def _block_score(trials: list[Record]) -> tuple[int, float] | None:
-    """Return (-steps, mean NLL) of a block, or None if one of its trials has no finite loss."""
+def _common_step(trials: Sequence[Record]) -> int:
+    """Return the last step that all trials have reported; 0 if one ended without a finite loss."""
     if any(r.state in ("diverged", "failed") or not is_finite(r.nll) for r in trials):
-        return None
-    step = min(r.step for r in trials)
-    losses = [
-        report.metrics["eval/nll"] for r in trials for report in r.reports if report.step == step
-    ]
-    return -step, float(np.mean(losses))
+        return 0
+    return min(r.step for r in trials)
+
+
+def _mean_loss(trials: Sequence[Record], step: int) -> float:
+    """Return the mean validation NLL of trials at a step."""
+    reports = [x for r in trials for x in (r.reports[-1:] if r.step == step else r.reports)]
+    return float(np.mean([x.metrics["eval/nll"] for x in reports if x.step == step]))
 
 
 def finalists(study: Study, records: Mapping[str, Record]) -> dict[tuple[int, str], list[Winner]]:
