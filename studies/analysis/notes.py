@@ -1,7 +1,7 @@
 """Notes on a study's results: what a reader of the verdict should also know."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,17 @@ from studies.analysis.verdict import listed
 from studies.spec.proposals.start_entries import origins
 from studies.spec.study import Study
 from studies.trials.records import STOPPED, Record
-from studies.trials.store import Store
 from studies.trials.winners import winners
+
+if TYPE_CHECKING:
+    from studies.trials.store import Store  # imports Optuna
 
 Runs = Mapping[str, Sequence[Record]]
 # By chance alone, 1 comparison in 100 with five runs at each rate has so large a ratio of spreads.
 _MUCH_STEADIER = 4
 
 
-def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]:
+def result_notes(store: "Store", losses: ConfirmLosses, paired: Runs) -> list[str]:
     """Return the notes on a study's confirm runs.
 
     Args:
@@ -42,7 +44,7 @@ def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]
     ]
 
 
-def _lost_runs(store: Store) -> list[str]:
+def _lost_runs(store: "Store") -> list[str]:
     """Name the confirm runs that diverged or failed: leaving them out flatters their arm."""
     study, notes = store.study, []
     confirmed = winners(study, store.records)

@@ -85,8 +85,8 @@ def stop_trial(name: str, trial: str, *, storage: str | Path = "mlruns") -> bool
     Raises:
         InputError: There is no such study or trial, the trial has ended, or it may not be stopped.
     """
-    from studies.analysis.results import load_records  # slow to import
     from studies.trials.by_hand.requests import STOPPABLE, request_trial_stop
+    from studies.trials.loading import load_records
 
     folder = _folder(name, storage)
     records = load_records(folder)
@@ -132,9 +132,9 @@ def add_trial(
         InputError: There is no such study, arm or trial, or the fields don't fit; all problems are
             listed.
     """
-    from studies.analysis.results import load_records  # slow to import
     from studies.trials.by_hand.added import plan_addition
     from studies.trials.by_hand.requests import request_addition
+    from studies.trials.loading import load_records
 
     folder = _folder(name, storage)
     study = Study.from_dict(stored_study(folder / "study.json"))

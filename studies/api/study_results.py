@@ -6,10 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studies.analysis.results import Results, load_records, read_results
+from studies.analysis.results import Results, read_results
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
 from studies.statistics.change import Change
+from studies.trials.loading import load_records
 from studies.trials.records import Record
 from studies.trials.study_folders import find_study, require_no_grid, require_results
 

@@ -120,7 +120,7 @@ def print_grid_status(study: Study, args: argparse.Namespace, *, running: bool, 
 
 def _cell_states(study: Study, storage: Path) -> list[dict[str, Any]]:
     from studies.analysis.progress import stage_lines
-    from studies.analysis.results import load_records
+    from studies.trials.loading import load_records
     from studies.trials.records import OPEN
 
     states = []

@@ -14,7 +14,7 @@ from studies.reporting.page import drawn_html, folded, page, table_html
 from studies.reporting.page import escape as _escape
 from studies.reporting.page import section as _framed
 from studies.reporting.sections import Listing, Part, Picture, Section, Table, Words, sections
-from studies.reporting.tables import arms_sheet, many_references, searched_sheet
+from studies.reporting.tables import arms_sheet, many_references
 from studies.reporting.terminal import Drawing
 from studies.spec.study import Study
 from studies.trials.records import Record
@@ -40,11 +40,6 @@ def comparison_tables(results: Results) -> list[Drawing]:
 def verdict_lines(results: Results) -> list[str]:
     """Return the verdict as lines, one for each sentence or part that ends in a semicolon."""
     return re.split(r"(?<=[.;]) ", results.verdict)
-
-
-def trial_table(records: Mapping[str, Record], study: Study) -> Drawing:
-    """Return a table of all search trials and their parameters; the best of each arm is bold."""
-    return Drawing(searched_sheet(records, study))
 
 
 @phase("report.html")

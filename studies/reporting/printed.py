@@ -27,12 +27,12 @@ def tell_failures(folder: Path) -> bool:
     Returns:
         Whether a trial of the study itself has failed; trials that users have added don't count.
     """
-    from studies.analysis.results import failures, load_records
+    from studies.trials.loading import failures, trial_ends
 
-    records = load_records(folder)
-    failed = failures(records)
+    ends = trial_ends(folder)
+    failed = failures(ends)
     if failed:
-        states = Counter(r.state for r in records.values())
+        states = Counter(end.state for end in ends.values())
         print(
             "hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
             file=sys.stderr,
@@ -43,7 +43,7 @@ def tell_failures(folder: Path) -> bool:
             f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})",
             file=sys.stderr,
         )
-    return any(r.state == "failed" and r.stage != "added" for r in records.values())
+    return any(end.state == "failed" and end.stage != "added" for end in ends.values())
 
 
 def print_json(values: Any, **options: Any) -> None:

@@ -96,8 +96,8 @@ def explain_study(
     """
 
     def check(material: "Material") -> None:
-        from studies.analysis.results import load_records
         from studies.search.explain import make_plan, refuse_seen_rows
+        from studies.trials.loading import load_records
 
         records = load_records(options.study_folder(study.name))
         refuse_seen_rows(make_plan(study, records, request).winner, material.unseen)

@@ -245,8 +245,9 @@ def _drawn(folder: Path, space: Space, record: Record) -> tuple[dict[str, Any], 
 def differing(stored: FrozenTrial, wanted: FrozenTrial) -> str | None:
     """Return the first field in which two trials differ, of Optuna and the trial files, or None."""
     for name in ("state", "params", "distributions", "intermediate_values", "value"):
-        # Compared as text, in which NaN equals NaN.
-        if _text(getattr(stored, name)) != _text(getattr(wanted, name)):
+        here, there = getattr(wanted, name), getattr(stored, name)
+        # Compared as text where need be, in which NaN equals NaN.
+        if here != there and _text(here) != _text(there):
             return name
     return None
 

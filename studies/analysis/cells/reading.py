@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hylorada import InputError
-from studies.analysis.results import Results, load_records, read_results
+from studies.analysis.results import Results, read_results
 from studies.files.folder_files import stored_study, study_command
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 from studies.trials.records import Record, check_kinds
 
 

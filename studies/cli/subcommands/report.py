@@ -53,9 +53,9 @@ def _report_partly(args: argparse.Namespace, folder: Path) -> int:
     """Print what a study that has not finished has found so far."""
     from studies.analysis.notes import users_choices
     from studies.analysis.progress import partial_results
-    from studies.analysis.results import load_records
     from studies.reporting.partial_report import print_partial
     from studies.reporting.printed import print_json
+    from studies.trials.loading import load_records
 
     running = is_running(folder)  # before the files are read
     study = Study.from_dict(stored_study(folder / "study.json"))

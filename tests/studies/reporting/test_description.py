@@ -11,13 +11,14 @@ from finished_folder import WIDE, write_finished
 from matplotlib.figure import Figure
 
 from studies.analysis.comparisons import Comparison
-from studies.analysis.results import ArmResult, Results, load_records, read_results
+from studies.analysis.results import ArmResult, Results, read_results
 from studies.files.folder_files import stored_study
 from studies.reporting.description import describe, figure_files
 from studies.reporting.figures.drawing import draw
 from studies.reporting.html_report import write_html
 from studies.reporting.sections import Picture, sections
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 
 
 def _read(folder: Path) -> tuple[Results, Study]:
