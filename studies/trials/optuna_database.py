@@ -1,6 +1,7 @@
 """``optuna.db``, the trial files' data for Optuna's samplers; it can be rebuilt from the files."""
 
 import json
+import math
 import shlex
 import sqlite3
 import warnings
@@ -31,6 +32,12 @@ _SET_ATTRIBUTE = (
     "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?) "
     "ON CONFLICT (trial_id, key) DO UPDATE SET value_json = excluded.value_json"
 )
+_SET_LOSS = (
+    "INSERT INTO trial_intermediate_values "
+    "(trial_id, step, intermediate_value, intermediate_value_type) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (trial_id, step) DO UPDATE SET intermediate_value = excluded.intermediate_value, "
+    "intermediate_value_type = excluded.intermediate_value_type"
+)
 _OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -48,6 +55,18 @@ def address(path: Path) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
+class _Unsynced(sqlite3.Connection):
+    """A connection that doesn't wait for the disk, because the trial files do.
+
+    A transaction outlives the death of the process. What a power loss takes or garbles is written
+    again from the trial files when the study is opened.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA synchronous = OFF")
+
+
 def connect(path: Path) -> optuna.storages.RDBStorage:
     """Open a database, which another connection may lock for a moment, or create one.
 
@@ -56,7 +75,7 @@ def connect(path: Path) -> optuna.storages.RDBStorage:
     """
     storage = optuna.storages.RDBStorage(
         address(path),
-        engine_kwargs={"connect_args": {"timeout": 60}},
+        engine_kwargs={"connect_args": {"timeout": 60, "factory": _Unsynced}},
         skip_compatibility_check=True,
         # Nothing is added to an older schema.
         skip_table_creation=path.exists() and path.stat().st_size > 0,
@@ -204,25 +223,52 @@ def write_attributes(
             connection.exec_driver_sql(_SET_ATTRIBUTE, rows)
 
 
+def write_loss(storage: optuna.storages.RDBStorage, trial: int, step: int, nll: float) -> None:
+    """Write the loss of a report, at a cost that doesn't depend on any other report.
+
+    Args:
+        storage: The database.
+        trial: Optuna's id of the trial.
+        step: Step of the report.
+        nll: Validation NLL of the report, finite or not.
+    """
+    kind = "FINITE" if math.isfinite(nll) else "NAN" if math.isnan(nll) else "INF_POS"
+    if nll == -math.inf:
+        kind = "INF_NEG"
+    with storage.engine.begin() as connection:
+        stored = nll if math.isfinite(nll) else None
+        connection.exec_driver_sql(_SET_LOSS, (trial, step, stored, kind))
+
+
+def losses(record: Record) -> dict[int, float]:
+    """Return a record's validation NLL by step."""
+    return {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
+
+
+def final_value(record: Record) -> float | None:
+    """Return the value that Optuna must hold for a record; None if it has none, or not a number."""
+    state, values = OPTUNA_STATES[record.state], losses(record)
+    value = None
+    if state == TrialState.COMPLETE:
+        value = record.nll
+    elif state == TrialState.PRUNED and values:
+        value = values[max(values)]
+    return value if value == value else None  # Optuna rejects NaN as a trial's value
+
+
 def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     """Return the trial that Optuna must hold for a record.
 
     Raises:
         InputError: The record's parameters are not a point of its arm's space.
     """
-    state = OPTUNA_STATES[record.state]
-    values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
-    last = values[max(values)] if values else None
-    value = (
-        record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
-    )
     params, distributions = _drawn(folder, study.space(record.arm), record)
     return create_trial(
-        state=state,
-        value=value if value == value else None,  # Optuna rejects NaN as a trial's value
+        state=OPTUNA_STATES[record.state],
+        value=final_value(record),
         params=params,
         distributions=distributions,
-        intermediate_values=values,
+        intermediate_values=losses(record),
         user_attrs=attributes(record),
     )
 
