@@ -1,7 +1,6 @@
 """``optuna.db``, the trial files' data for Optuna's samplers; it can be rebuilt from the files."""
 
 import json
-import math
 import shlex
 import sqlite3
 import warnings
@@ -28,16 +27,6 @@ OPTUNA_STATES = {
     "failed": TrialState.FAIL,
 }
 METRIC = "validation NLL"  # what a trial's value is
-_SET_ATTRIBUTE = (
-    "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?) "
-    "ON CONFLICT (trial_id, key) DO UPDATE SET value_json = excluded.value_json"
-)
-_SET_LOSS = (
-    "INSERT INTO trial_intermediate_values "
-    "(trial_id, step, intermediate_value, intermediate_value_type) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (trial_id, step) DO UPDATE SET intermediate_value = excluded.intermediate_value, "
-    "intermediate_value_type = excluded.intermediate_value_type"
-)
 _OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -199,45 +188,6 @@ def attributes(record: Record) -> dict[str, Any]:
         if is_finite(ppl):  # JSON, which Optuna stores, has no infinity
             shown["ppl"] = ppl
     return shown
-
-
-def write_attributes(
-    storage: optuna.storages.RDBStorage, by_trial: Mapping[int, Mapping[str, Any]]
-) -> None:
-    """Write user attributes of trials, also of ended ones, in one transaction.
-
-    Optuna's own method commits each of them by itself, which takes milliseconds, and refuses ended
-    trials.
-
-    Args:
-        storage: The database.
-        by_trial: Attributes by Optuna's id of a trial.
-    """
-    rows = [
-        (trial, key, json.dumps(value))
-        for trial, values in by_trial.items()
-        for key, value in values.items()
-    ]
-    if rows:
-        with storage.engine.begin() as connection:
-            connection.exec_driver_sql(_SET_ATTRIBUTE, rows)
-
-
-def write_loss(storage: optuna.storages.RDBStorage, trial: int, step: int, nll: float) -> None:
-    """Write the loss of a report, at a cost that doesn't depend on any other report.
-
-    Args:
-        storage: The database.
-        trial: Optuna's id of the trial.
-        step: Step of the report.
-        nll: Validation NLL of the report, finite or not.
-    """
-    kind = "FINITE" if math.isfinite(nll) else "NAN" if math.isnan(nll) else "INF_POS"
-    if nll == -math.inf:
-        kind = "INF_NEG"
-    with storage.engine.begin() as connection:
-        stored = nll if math.isfinite(nll) else None
-        connection.exec_driver_sql(_SET_LOSS, (trial, step, stored, kind))
 
 
 def losses(record: Record) -> dict[int, float]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -28,10 +27,9 @@ from studies.trials.optuna_database import (
     known_attributes,
     losses,
     rebuild,
-    write_attributes,
-    write_loss,
 )
 from studies.trials.optuna_database import fault as fault_before
+from studies.trials.optuna_writes import write_attributes, write_end, write_loss, write_proposal
 from studies.trials.records import (
     Record,
     lost_trials,
@@ -65,6 +63,7 @@ class OptunaStudies:
         self._storage: optuna.storages.RDBStorage | None = None
         self._studies: dict[Place, optuna.Study] = {}
         self._memories: dict[Place, SearchMemory] = {}  # of the searches that have been asked
+        self._ids: dict[str, int] = {}  # Optuna's ids of the trials that this process has begun
 
     def open(
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
@@ -92,19 +91,20 @@ class OptunaStudies:
         """Close all connections to the database."""
         if self._storage is not None:
             disconnect(self._storage)
-        self._storage, self._studies, self._memories = None, {}, {}
+        self._storage, self._studies = None, {}
+        self._memories, self._ids = {}, {}
 
     def ask(self, place: Place) -> optuna.Trial:
         """Return the next trial of an arm and search, with all of its parameters."""
         arm, search = place
-        memory = self._memory(place)
+        memory, study = self._memory(place), self._studies[place]
         number = memory.count
         given = given_values(self._study, arm, search, number)
         seed, _ = search_seeds(self._study, arm, search, number)
-        shown = known_attributes(trial_name(arm, search, number), seed)
-        trial = memory.ask(self._sampler(place, number), given, shown)
+        name = trial_name(arm, search, number)
+        trial = memory.ask(self._sampler(place, number), given, known_attributes(name, seed))
         self._study.space(arm).sample(trial)
-        self._studies[place].add_trial(memory.trial(number))
+        self._ids[name] = write_proposal(self._database, study._study_id, memory.trial(number))
         return trial
 
     def _memory(self, place: Place) -> SearchMemory:
@@ -122,28 +122,25 @@ class OptunaStudies:
     def _report(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
         if nll is not None:
-            assert self._storage is not None, "the database is not open"
-            write_loss(self._storage, self._trial_id(record), report.step, float(nll))
+            write_loss(self._database, self._trial_id(record), report.step, float(nll))
 
     def _trial_id(self, record: Record) -> int:
         """Return Optuna's id of a search trial, without reading the trial."""
-        study = self._studies[record.arm, record.search]
-        return study._storage.get_trial_id_from_study_id_trial_number(
-            study._study_id, record.number
-        )
+        if record.name not in self._ids:
+            study = self._studies[record.arm, record.search]
+            self._ids[record.name] = study._storage.get_trial_id_from_study_id_trial_number(
+                study._study_id, record.number
+            )
+        return self._ids[record.name]
 
     def finish(self, record: Record) -> None:
         """End a search trial in Optuna's database as its record ended; add one of a user's."""
         if record.stage == "added":
-            assert self._storage is not None
-            keep_added(self._storage, self._study, record)
+            keep_added(self._database, self._study, record)
         if record.stage == "search":
             place, trial_id = (record.arm, record.search), self._trial_id(record)
             state, value = OPTUNA_STATES[record.state], final_value(record)
-            self._write_attributes({trial_id: attributes(record)})
-            self._studies[place]._storage.set_trial_state_values(
-                trial_id, state, None if value is None else [value]
-            )
+            write_end(self._database, trial_id, state, value, attributes(record))
             if place in self._memories:
                 last = max(losses(record).items(), default=None)
                 self._memories[place].end(record.number, state, value, last)
@@ -163,22 +160,22 @@ class OptunaStudies:
             run = ids.get(name)
             if run is not None and frozen.user_attrs.get(key) != run:
                 new[frozen._trial_id] = {key: run}
-        self._write_attributes(new)
+        write_attributes(self._database, new)
 
     def _named_trials(self) -> Iterator[tuple[str, FrozenTrial]]:
         """Yield all trials of the database with their names."""
         for (arm, search), study in self._studies.items():
             for frozen in study.get_trials(deepcopy=False):
                 yield trial_name(arm, search, frozen.number), frozen
-        assert self._storage is not None, "the database is not open"
         for arm in self._study.arms:
-            if (added := added_study(self._storage, self._study, arm)) is not None:
+            if (added := added_study(self._database, self._study, arm)) is not None:
                 for frozen in added.get_trials(deepcopy=False):
                     yield frozen.user_attrs["name"], frozen
 
-    def _write_attributes(self, by_trial: Mapping[int, Mapping[str, Any]]) -> None:
+    @property
+    def _database(self) -> optuna.storages.RDBStorage:
         assert self._storage is not None, "the database is not open"
-        write_attributes(self._storage, by_trial)
+        return self._storage
 
     def _open_sound(
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
