@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -20,8 +20,8 @@ from hylorada.runtime.cores import available_cores
 from studies.bench.shapes import SHAPES, shape_config
 from studies.files.paths import file_problem
 
-Part = Literal["plain", "processes", "packs", "designs", "memory", "report"]
-PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "report")
+Part = Literal["plain", "processes", "packs", "designs", "memory", "report", "driver"]
+PARTS: tuple[Part, ...] = get_args(Part)
 _RAY_PARTS = ("processes", "report")
 _DTYPES = ("float32", "bfloat16", "float64")
 _AT_LEAST = {

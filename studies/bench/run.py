@@ -104,6 +104,11 @@ def _outside(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path
         seats = _REPORT_SEATS[plan.setting.device]
         say(f"cost of a report: {seats} seats, with and without")
         parts["report"] = report_cost(plan.setting, blocks, seats, workspace)
+    if "driver" in plan.parts:
+        from studies.bench.driver_time import driver_time
+
+        say("the driver's own time: trials of the built-in study without training")
+        parts["driver"] = driver_time(workspace / "driver")
     if plan.search:
         parts["search"] = time_searches(plan, blocks, say)
     return parts

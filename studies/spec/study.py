@@ -34,7 +34,7 @@ from studies.spec.pace import batch_size_problems, open_fields, parse_pace, repo
 from studies.spec.proposals.start_entries import Entry, Searched, parse_start
 from studies.spec.space import Space
 
-SAMPLERS = ("tpe", "random", "qmc")  # implemented in studies.trials.sampler
+SAMPLERS = ("tpe", "random", "qmc")  # implemented in studies.trials.sampling.sampler
 DEVICE_MAPS = ("none", "auto", "balanced", "sequential")  # those of transformers
 PRUNERS = ("asha", "none")  # implemented in studies.search.pruners
 

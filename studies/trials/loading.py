@@ -97,7 +97,9 @@ def trial_ends(folder: Path) -> dict[str, End]:
     for path in trial_files(folder / "trials"):
         with reading(path), suppress(FileNotFoundError, NotADirectoryError):
             values = json.loads(content_of(path))
-            ends[values["name"]] = End(values["state"], values["reason"] or "", values["stage"])
+            ends[values["name"]] = End(
+                values["state"], values["reason"] or "", values.get("stage", "search")
+            )
     return ends
 
 

@@ -142,7 +142,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows",
         metavar="A,B",
-        help="what to measure, out of plain,processes,packs,designs,memory,report; default: all",
+        help="what to measure, out of plain,processes,packs,designs,memory,report,driver; "
+        "default: all",
     )
     parser.add_argument(
         "--processes",

@@ -64,7 +64,7 @@ def measured(
         *_TINY,
         "--packs=1,3",
         "--ranks=4,2",
-        "--no-processes",
+        "--rows=plain,packs,designs,memory",
         "--json",
         f"--profile={folder / 'p'}",
     )
