@@ -78,7 +78,7 @@ def _has_finished(folder: Path) -> bool:
 
 
 def _resume_line(args: argparse.Namespace, folder: Path) -> str:
-    from studies.analysis.results import load_records
+    from studies.trials.loading import load_records
 
     return run_command(args) if stored_grid(folder) else resume_line(args, load_records(folder))
 
