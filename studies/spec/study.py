@@ -126,8 +126,7 @@ class Study:
     sampler: str = declare(
         "tpe",
         "sampler for the parameters that each arm searches by itself: tpe, random, or qmc (a "
-        "scrambled Sobol sequence); an unmatched study draws from a space with few points without "
-        "repetition",
+        "scrambled Sobol sequence); unmatched studies draw few points without repetition",
         option="NAME",
         one_of=SAMPLERS,
     )
