@@ -1,4 +1,4 @@
-"""A running study in the user's hands: stop it or one of its trials, and add trials of one's own.
+"""Stop a running study or one of its trials, or add trials to it.
 
 All of this goes through files in the study's folder, so it works from another terminal or notebook
 that sees this folder. No server is needed, also for a study on a cluster.

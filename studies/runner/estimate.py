@@ -123,7 +123,8 @@ class Estimate:
         if len(known) == len(self.resolutions):
             return lines
         if self.spreads is None:
-            return [*lines, "smallest visible effect: one run of each arm shows no spread"]
+            unknown = "unknown, because a single run of each arm shows no spread"
+            return [*lines, f"smallest visible effect: {unknown}"]
         return [
             *lines,
             f"smallest visible effect (80 % power): {self.spreads:.1f} standard deviations of a "

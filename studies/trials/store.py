@@ -119,7 +119,7 @@ class Store:
         self._lock.release()
 
     def grow(self, study: Study) -> None:
-        """Go on with a larger study, which is at most the planned one."""
+        """Enlarge the study, at most to the planned size."""
         self.study = study
         self._write_study()
 

@@ -92,8 +92,8 @@ def _print_status(
         print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
-            f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
-            "was lost"
+            f"{sum(restarts)} restart{'s' * (sum(restarts) > 1)} in {len(restarts)} "
+            f"trial{'s' * (len(restarts) > 1)} that lost their process or machine"
         )
 
 
