@@ -265,7 +265,9 @@ def repeated_look(
         return []
     times = f"{len(earlier)} verdict{'s' * (len(earlier) > 1)}"
     declared = "the level of this look allows for that"
-    undeclared = "no looks were declared in advance, so the first verdict used the full 5 % level"
+    undeclared = (
+        "no further looks were declared in advance, so the first verdict used the full 5 % level"
+    )
     spent = first_level is not None and first_level >= _FULL_LEVEL
     allowed = declared if study.looks and not spent else undeclared
     return [f"the test split gave {times} before this one; {allowed}. First verdict: {earlier[0]}"]
