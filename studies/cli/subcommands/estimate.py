@@ -32,15 +32,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(args: argparse.Namespace, _console: "Console") -> int:
+def _run(args: argparse.Namespace, console: "Console") -> int:
     from studies.reporting.printed import print_json, printing
-    from studies.runner.estimate import estimate_study, total_line
+    from studies.reporting.terminal import say
     from studies.spec.grid import cells
 
     options = run_options(args)
     study = checked_study(args, options)
     studies = [cell.study for cell in cells(study)] if study.grid else [study]
-    estimates = [estimate_study(one, options) for one in studies]
+    estimates = []
+    for one in studies:
+        if options.progress != "none":
+            say(console, f"{one.name}: measuring a few steps of each arm")
+        # Imported after the first line, because it loads torch.
+        from studies.runner.estimate import estimate_study, total_line
+
+        estimates.append(estimate_study(one, options))
 
     def show() -> None:
         if args.json:
