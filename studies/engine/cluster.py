@@ -107,9 +107,7 @@ class Cluster:
     def _measured_seats(self, batch_size: int) -> int:
         return int(self._call_host("find_seats", batch_size))
 
-    def _call_host(
-        self, method: str, *arguments: Any, check: Callable[[], object] = _never
-    ) -> Any:
+    def _call_host(self, method: str, *arguments: Any, check: Callable[[], object] = _never) -> Any:
         """Call a method of any host and return its result; replace a host that dies meanwhile.
 
         Args:
