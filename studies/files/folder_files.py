@@ -68,6 +68,20 @@ def hold_study(folder: Path, name: str) -> FileLock:
     return lock
 
 
+def require_not_run(folder: Path, name: str) -> None:
+    """Raise if another process runs a study, before this one begins anything slow.
+
+    Only :func:`hold_study` keeps a process that starts later from running it.
+
+    Raises:
+        InputError: Another process runs the study.
+    """
+    if not os.path.exists(folder / "lock"):
+        return
+    with suppress(OSError):  # reported where the folder is used
+        hold_study(folder, name).release()
+
+
 def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:
     """Call a function that writes or reads a file, and repeat it a few times if the storage fails.
 

@@ -63,6 +63,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
+        if running and not records:
+            print("No trial has begun: the arms are checked on the base first.")
         if not running:
             _print_plan(args, folder)
         for line in waiting_lines(folder):
