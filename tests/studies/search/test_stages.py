@@ -67,10 +67,16 @@ class Opened:
     def run(self) -> None:
         """Run the stages until the check of the arms ends."""
         opened: Any = SimpleNamespace(
-            **{"store": self.store, "tracker": RecordingTracker(), "cluster": self.cluster},
-            **{"console": Console(file=self._page, width=200), "progress": "auto"},
-            **{"callbacks": NO_CALLBACKS, "check": self._check, "ends": self._ends},
-            **{"sizes": {"train": 8, "validation": 4, "test": 4}, "max_failures": None},
+            store=self.store,
+            tracker=RecordingTracker(),
+            cluster=self.cluster,
+            console=Console(file=self._page, width=200),
+            progress="auto",
+            callbacks=NO_CALLBACKS,
+            check=self._check,
+            ends=self._ends,
+            sizes={"train": 8, "validation": 4, "test": 4},
+            max_failures=None,
         )
         try:
             search_and_confirm(cast(OpenStudy, opened))
