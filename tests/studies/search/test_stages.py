@@ -107,11 +107,11 @@ def test_check_of_the_arms_is_announced_and_counted(
 def test_time_limit_ends_the_check_of_the_arms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Opened(tmp_path, monkeypatch, limit=50)
+    opened = Opened(tmp_path, monkeypatch, limit=0)
     began = opened.now
     with pytest.raises(StudyStopped, match="has come before any two arms could be compared; the s"):
         opened.run()
-    assert 40 <= opened.now - began <= 50
+    assert opened.now - began == 1
     assert (tmp_path / "study.json").exists()
     assert opened.store.records == {}
 
