@@ -136,9 +136,11 @@ def _better_above(losses: ConfirmLosses) -> list[str]:
     if len(factors) < 2 or len(counts) > 1 or best != factors[-1] or means[best] >= means[1.0]:
         return []
     gain = -100 * np.expm1(means[best] - means[1.0])
+    if gain < (losses.study.margin or 0.0):
+        return []
     return [
-        f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate, "
-        "so the searched range may be too low; "
+        f"validation PPL is {gain:.1f} % lower at {best:g} times the winning learning rate, so a "
+        "range of higher rates may suit all arms better; "
         'see "Learning rate" in the report for the changes at that rate'
     ]
 

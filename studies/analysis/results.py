@@ -18,6 +18,7 @@ from studies.analysis.recommendations import recommendations
 from studies.analysis.replication import Replicated, replicated
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
+from studies.process.phases import phase
 from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 from studies.trials.records import (
@@ -107,6 +108,7 @@ class Results:
         return next((c for c in self.comparisons if (c.arm, c.reference) == (arm, reference)), None)
 
 
+@phase("analysis")
 def gather(
     store: "Store",
     base: Mapping[str, Any] | None,

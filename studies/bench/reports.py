@@ -55,7 +55,11 @@ def report_cost(
     periods = 8 if setting.device == "cuda" else 3
     last = EVERY * (periods + 1)
     plans = {"with": tuple(range(EVERY, last + 1, EVERY)), "without": (EVERY, last)}
-    engine = {"model": setting.base, "dtype": setting.dtype}
+    engine = {
+        "model": setting.base,
+        "dtype": setting.dtype,
+        "gradient_checkpointing": setting.gradient_checkpointing,
+    }
     batch_size = setting.batch_size
     cluster = Cluster(
         address=None,

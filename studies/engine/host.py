@@ -22,6 +22,7 @@ from hylorada.runtime.cores import available_cores
 from studies.engine.nodes import Gate, node_of
 from studies.process.environment import ALLOCATOR
 from studies.process.errors import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
+from studies.process.phases import phase
 from studies.trials.messages import Job, Report
 
 Result = TypeVar("Result")
@@ -40,12 +41,14 @@ class Host:
     def __init__(self, engine: Mapping[str, Any], text_key: bytes) -> None:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
-        make = getattr(importlib.import_module(module), name)  # only the host imports torch
+        with phase("host: torch and transformers"):
+            make = getattr(importlib.import_module(module), name)  # only the host imports torch
         # Only one thread computes: on a CPU, a second team of OpenMP threads would halve the speed
         # of both.
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
-        self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
+        with phase("host: base"):
+            self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
         self._builder = ThreadPoolExecutor(1)  # builds seats while other trials train
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
@@ -286,6 +289,7 @@ class Host:
             self._expect(name)
 
 
+@phase("host: wait for the text")
 def _text(key: bytes) -> Any:
     """Wait until the driver has stored a reference to the text under this key, and return the text.
 
@@ -305,10 +309,14 @@ class Registry:
         text_key: key in Ray's internal key-value store under which hosts find the text, as soon as
             the driver has it.
         gate: check for nodes that join later; None where no node can join.
+        gpus: ids of the GPUs that one host owns together; empty for a host on each GPU.
     """
 
-    def __init__(self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> None:
-        self._engine, self._text_key, self._gate = engine, text_key, gate
+    @phase("registry: setup")
+    def __init__(
+        self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str
+    ) -> None:
+        self._engine, self._text_key, self._gate, self._gpus = engine, text_key, gate, gpus
         self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
         self._lock = asyncio.Lock()
 
@@ -326,6 +334,7 @@ class Registry:
         Raises:
             StudyStopped: the node has joined since the start and does not pass the gate.
         """
+        gpu = self._gpus or gpu
         async with self._lock:
             await self._admit(node)
             known = self._hosts.get((node, gpu))
@@ -363,7 +372,9 @@ class Registry:
         return actor.remote(engine, self._text_key)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> Any:
+def start_registry(
+    name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str = ""
+) -> Any:
     """Start the registry on this node, so that it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(
@@ -373,4 +384,4 @@ def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: 
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
     )
-    return actor.remote(engine, text_key, gate)
+    return actor.remote(engine, text_key, gate, gpus)

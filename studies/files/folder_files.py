@@ -104,9 +104,11 @@ def damaged(path: Path, reason: str, remedy: str = "") -> InputError:
 def remedy_for(path: Path) -> str:
     """Return what the user can do about a lost or damaged file of a study."""
     if path.name == "results.json":
-        return f"delete it: `{_command(path.parent)}` computes it again from the trials"
+        return f"delete it: `{study_command(path.parent)}` computes it again from the trials"
     if path.name == "explain.json":
-        return f"delete it: `{_command(path.parent, 'explain')}` computes it again from its runs"
+        return (
+            f"delete it: `{study_command(path.parent, 'explain')}` computes it again from its runs"
+        )
     if path.parent.parent.name == "trials" and "-explain-" in path.parent.name:
         return train_again(path, "explain")
     if path.parent.parent.name == "trials" and "-confirm-" in path.parent.name:
@@ -116,15 +118,19 @@ def remedy_for(path: Path) -> str:
 
 def train_again(path: Path, command: str = "run") -> str:
     """Return the remedy for a file of a run that the study can repeat with the same result."""
-    command_line = _command(path.parents[2], command)
+    command_line = study_command(path.parents[2], command)
     return (
         f"restore it from a backup, or delete the folder {path.parent}: `{command_line}` "
         "trains that run again"
     )
 
 
-def _command(folder: Path, command: str = "run") -> str:
-    return shlex.join(["hylorada", command, folder.name])
+def study_command(folder: Path, command: str = "run", *options: str) -> str:
+    """Return a command line on the study in a folder, for users to copy."""
+    storage = folder.parent.parent
+    is_default = storage.absolute() == Path("mlruns").absolute()
+    place = [] if is_default else ["--storage", str(storage)]
+    return shlex.join(["hylorada", command, folder.name, *options, *place])
 
 
 @contextmanager
@@ -185,7 +191,8 @@ def stored_study(path: Path) -> dict[str, Any]:
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
-    # steps, no study was a grid, and every search began with the defaults.
+    # steps, no study was a grid, every search began with the defaults, the backward pass
+    # recomputed nothing, and a base had one device.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -197,6 +204,8 @@ def stored_study(path: Path) -> dict[str, Any]:
         "seed_list": [],
         "designs": {},
         "start": [],
+        "gradient_checkpointing": False,
+        "device_map": "none",
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

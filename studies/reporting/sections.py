@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ from studies.analysis.results import Results
 from studies.reporting.component_tables import components_sheet
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
 from studies.reporting.figures import plots
+from studies.reporting.figures.drawing import draw
 from studies.reporting.figures.explanation_plot import explained
 from studies.reporting.findings import findings
 from studies.reporting.replication_table import replication_sheet, replication_title
@@ -64,6 +66,11 @@ class Picture:
     figure: Figure | None
     caption: str
     hint: str = ""
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as :func:`draw` returns it, drawn at first use; "" without a figure."""
+        return "" if self.figure is None else draw(self.figure)
 
 
 @dataclass(frozen=True)

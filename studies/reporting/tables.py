@@ -118,19 +118,18 @@ def _arm_row(results: "Results", arm: "ArmResult", references: Sequence[str]) ->
 def _arms_caption(results: "Results") -> str:
     if not results.arms:
         return "No arm has finished the confirm stage."
-    first = next(iter(results.comparisons), None)
-    seeds = first.seeds if first else max(len(a.seeds) for a in results.arms)
-    searches = first.searches if first else 1
-    if searches > 1:
-        noise = f"{searches} searches x {seeds} paired seed{'s' * (seeds > 1)}"
-    else:
-        noise = (
-            "1 paired seed, so intervals exclude seed noise"
-            if seeds == 1
-            else f"{seeds} paired seeds"
-        )
+    tokens = f"{results.tokens:,} test tokens"
+    if not results.comparisons:
+        runs = max(len(arm.seeds) for arm in results.arms)
+        return f"test PPL: mean over runs. {tokens}, {runs} run{'s' * (runs > 1)} of an arm."
+    from studies.analysis.verdict import replicates  # slow to import
+
+    searches, seeds = max((c.searches, c.seeds) for c in results.comparisons)
+    noise = replicates(searches, seeds)
+    if (searches, seeds) == (1, 1):
+        noise += ", so intervals exclude seed noise"
     changes = "" if many_references(results) else "; changes: in %, negative is better"
-    return f"test PPL: mean over runs{changes}. {results.tokens:,} test tokens, {noise}."
+    return f"test PPL: mean over runs{changes}. {tokens}, {noise}."
 
 
 def comparisons_sheet(results: "Results") -> Sheet:

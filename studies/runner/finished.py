@@ -18,6 +18,7 @@ from hylorada import InputError
 from hylorada.runtime.atomic_files import replace_file
 from studies.files.folder_files import require_database, stored_study, study_lock
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_digest, package_versions
 from studies.spec.changes import is_same
 from studies.spec.study import Study
@@ -74,9 +75,10 @@ def _states(folder: Path) -> dict[str, str]:
     """Return the state of each trial by name; the files are those that the last run has checked."""
     from studies.trials.loading import trial_ends
 
-    return {name: state for name, (state, _) in trial_ends(folder).items()}
+    return {name: end.state for name, end in trial_ends(folder).items()}
 
 
+@phase("mark of the finished study")
 def mark_finished(study: Study, options: Options) -> None:
     """Mark a study that has just been run to its end, if its storage permits.
 

@@ -1,14 +1,14 @@
 """The records of a study folder for commands that only read it, checked against its database."""
 
 import json
-import shlex
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from hylorada import InputError
-from studies.files.folder_files import content_of, is_sqlite, reading
+from studies.files.folder_files import content_of, is_sqlite, reading, study_command
 from studies.trials.records import (
     ADDED,
     Record,
@@ -60,8 +60,9 @@ def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
     path = folder / "optuna.db"
     if not records or (is_sqlite(path) and not _unreadable(path)):
         return None
-    command = f"hylorada run {shlex.quote(folder.name)}"
-    return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
+    return (
+        f"{path} is missing or damaged; `{study_command(folder)}` rebuilds it from the trial files"
+    )
 
 
 def _unreadable(path: Path) -> bool:
@@ -76,8 +77,16 @@ def _unreadable(path: Path) -> bool:
     return False
 
 
-def trial_ends(folder: Path) -> dict[str, tuple[str, str]]:
-    """Return the state of each trial by name, and the reason for it, from its trial.json alone.
+class End(NamedTuple):
+    """How a trial has ended, or that it still runs."""
+
+    state: str
+    reason: str
+    stage: str
+
+
+def trial_ends(folder: Path) -> dict[str, End]:
+    """Return how each trial has ended, by name, from its trial.json alone.
 
     This is for a command that has just checked all files, which takes longer.
 
@@ -88,17 +97,19 @@ def trial_ends(folder: Path) -> dict[str, tuple[str, str]]:
     for path in trial_files(folder / "trials"):
         with reading(path), suppress(FileNotFoundError, NotADirectoryError):
             values = json.loads(content_of(path))
-            ends[values["name"]] = values["state"], values["reason"] or ""
+            ends[values["name"]] = End(
+                values["state"], values["reason"] or "", values.get("stage", "search")
+            )
     return ends
 
 
-def failures(ends: Mapping[str, tuple[str, str]]) -> dict[str, list[str]]:
+def failures(ends: Mapping[str, End]) -> dict[str, list[str]]:
     """Return the names of the failed trials, by reason, given what `trial_ends` returns.
 
     A trial's own name is replaced in its reason, so that equal errors have equal reasons.
     """
     names: dict[str, list[str]] = {}
-    for name, (state, reason) in ends.items():
-        if state == "failed":
-            names.setdefault(reason.replace(name, "TRIAL"), []).append(name)
+    for name, end in ends.items():
+        if end.state == "failed":
+            names.setdefault(end.reason.replace(name, "TRIAL"), []).append(name)
     return names

@@ -179,7 +179,7 @@ class Reports(list[Report]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _sharing_keys(values: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -164,13 +164,31 @@ def records_of(
 def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search: int = 0) -> int:
     """Return the final number of an arm's trials in a search: fewer than set if points run out."""
     searched = records_of(records, "search", arm, search)
+    return planned_beside(study, space_sizes(study), arm, searched)
+
+
+def space_sizes(study: Study) -> dict[str, int | None]:
+    """Return the number of distinct points of each arm's space; None if a range is infinite."""
+    return {arm: study.space(arm).size() for arm in study.arms}
+
+
+def planned_beside(
+    study: Study, sizes: Mapping[str, int | None], arm: str, searched: Sequence[Record]
+) -> int:
+    """Return the final number of an arm's trials in a search that has these so far.
+
+    Args:
+        study: The study.
+        sizes: The sizes of its spaces, by :func:`space_sizes`.
+        arm: The arm.
+        searched: Its trials in the search.
+    """
     planned = max(study.trials, len(searched))
     if study.blocks:  # every arm has one trial in each block, the last ones too
-        points = [study.space(name).size() for name in study.arms]
-        if None in points:
+        if None in sizes.values():
             return planned
-        return max(len(searched), min(planned, max(p or 0 for p in points)))
-    if (size := study.space(arm).size()) is None:
+        return max(len(searched), min(planned, max(p or 0 for p in sizes.values())))
+    if (size := sizes[arm]) is None:
         return planned
     tried = {json.dumps(r.params, sort_keys=True) for r in searched}
     return min(planned, len(searched) + size - len(tried))

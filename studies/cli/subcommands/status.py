@@ -1,7 +1,6 @@
 """``hylorada status``: how far a study has come."""
 
 import argparse
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words, run_command
+from studies.cli.stored_studies import open_study, resume_line, run_command
 from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
@@ -56,8 +55,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
     for name, loss in () if running else incomplete_runs(folder, study, records):
-        command = f"hylorada run {shlex.quote(args.study)}"
-        print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
+        print(f"hylorada: note: {loss}; `{run_command(args)}` trains {name} again", file=sys.stderr)
     if unfinished and not running:
         _close_abandoned(args, args.study, folder)
     if args.json:
@@ -83,7 +81,7 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
 def _print_status(
     args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
 ) -> None:
-    from studies.analysis.progress import resume_command, stage_lines
+    from studies.analysis.progress import stage_lines
     from studies.reporting.tables import searched_sheet
     from studies.reporting.terminal import Drawing, Terminal
 
@@ -91,8 +89,7 @@ def _print_status(
     for line in stage_lines(study, records):
         print(line)
     if resumable:
-        command = shlex.join([*resume_command(args.study, records), *place_words(args)])
-        print(f"Not running. Resume with: {command}")
+        print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
             f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
