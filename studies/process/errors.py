@@ -16,7 +16,8 @@ Exception
 ├── HostGone          Raised by `engine.host` in all other calls after the loss of its device.
 │                     Caught by `engine.trainable` and `engine.cluster`, which use a new host.
 ├── TimeUp            Raised by `search.time_limit` at the end of a run's time limit. Passes through
-│                     `engine.tune_loop`; caught by `search.stages`, which reports what there is.
+│                     `engine.tune_loop` and `engine.cluster`; caught by `search.stages`, which
+│                     reports what there is.
 └── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
                       listening to that process.
 KeyboardInterrupt

@@ -24,7 +24,13 @@ _STUDY: dict[str, Any] = {
     "definition": "own",
     "name": "slow",
     "block_size": 32,
+    "searches": 1,
     "trials": 1,
+    "seeds": 1,
+    "eval_every": 2,
+    "grace_steps": 0,
+    "eval_blocks": 4,
+    "test_blocks": 8,
     "defaults": {"max_steps": 4, "num_landmarks": 2, "position_bias": False},
     "arms": {
         "global": {"config": {"landmark_design": "global"}},
