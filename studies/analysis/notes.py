@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from studies.trials.store import Store  # imports Optuna
 
 Runs = Mapping[str, Sequence[Record]]
-# By chance alone, 1 comparison in 100 with five runs at each rate has so large a ratio of spreads.
 _FULL_LEVEL = 0.05  # of a verdict without declared looks
+# By chance alone, 1 comparison in 100 with five runs at each rate has so large a ratio of spreads.
 _MUCH_STEADIER = 4
 
 

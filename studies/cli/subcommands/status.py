@@ -14,7 +14,7 @@ from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
 from studies.spec.study import Study
-from studies.trials.study_folders import is_running, stored_grid
+from studies.trials.study_folders import has_finished, is_running, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,13 +42,12 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.trials.by_hand.requests import waiting_lines
     from studies.trials.integrity import incomplete_runs
     from studies.trials.loading import database_fault, load_records
-    from studies.trials.records import OPEN
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
         return _run_of_grid(args, grid, folder)
     study = Study.from_dict(stored_study(folder / "study.json"))
-    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    unfinished = not has_finished(folder)
     # This comes first, because a running process changes what is read next.
     running = unfinished and is_running(folder)
     records = load_records(folder)
