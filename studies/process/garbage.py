@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the collector, which would visit all that was read again and again.
 
-    What is read has no cycles, so there is nothing to collect.
+    Records hold no reference cycles, so there is nothing to collect.
     """
     before = gc.isenabled()
     gc.disable()
