@@ -13,6 +13,7 @@ from typing import Literal
 
 from studies.analysis.comparisons import Comparison
 from studies.spec.budgets import BUDGETS, PUBLISHED_SEEDS, budget_after, budget_of
+from studies.spec.fields import field_infos
 from studies.spec.study import Study
 from studies.statistics.decision import SCALE
 
@@ -21,6 +22,11 @@ Go = Literal["go", "no-go", "undecided"]
 _LEAST = SCALE[-1][0]  # the smallest improvement in % that the published scale calls one
 _MOST_COMPARISONS = 3  # of a study whose first comparison is what it is about
 _MOST_SD = 1.0  # in %; runs of the extended budget should differ by less
+# What a study chooses about its base and its text.
+_PLACE = (
+    *("model", "data", "text_column", "document_separator", "block_size"),
+    *("dtype", "gradient_checkpointing", "device_map"),
+)
 _LETTERS = {"strong": "A", "moderate": "B", "minimal": "C", "none": "D", "worse": "D"}
 _GAINS = {
     "A": "a gain of 2 % or more",
@@ -199,23 +205,47 @@ def _command(study: Study, c: Comparison, budget: str | None, go: Go | None) -> 
         words = ["explain", name] if study.arms[c.arm].space.parameters else []
     else:
         size = 2 * study.block_size
-        place = _place(study, ("model", "data"))
-        words = ["run", name, *place, "--block-size", str(size), "--name", f"{name}-{size}"]
+        words = [
+            "run",
+            name,
+            *_place(study, larger=True),
+            "--block-size",
+            str(size),
+            "--name",
+            f"{name}-{size}",
+        ]
     return shlex.join(["hylorada", *words]) if words else None
 
 
-def _place(study: Study, fields: Sequence[str] = ("model", "data", "block_size")) -> list[str]:
-    """Return the options for the base, the text and the block size that a study has chosen.
+def _place(study: Study, *, larger: bool = False) -> list[str]:
+    """Return the options for all that a study has chosen about its base and text.
 
     A study of another name than its definition's is found by its name, with all its settings.
+
+    Args:
+        study: The study.
+        larger: Whether the command sets a block size of its own.
     """
     if study.name != study.definition:
         return []
-    usual, words = Study(definition="", name=""), []
-    for field in fields:
-        if (value := getattr(study, field)) != getattr(usual, field):
-            words += [f"--{field.replace('_', '-')}", str(value)]
+    usual, infos = Study(definition="", name=""), field_infos(Study)
+    chosen = [name for name in _PLACE if getattr(study, name) != getattr(usual, name)]
+    if "data" not in chosen and "document_separator" in chosen:
+        chosen.remove("document_separator")  # decided for the built-in text, not chosen
+    words = []
+    for name in chosen:
+        if larger and name == "block_size":
+            continue
+        value = getattr(study, name)
+        has_option = infos[name].option is not None
+        option = [f"--{name.replace('_', '-')}", str(value)]
+        words += option if has_option else ["--set", f"{name}={_plain(value)}"]
     return words
+
+
+def _plain(value: object) -> str:
+    """Return a value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _more_searches(study: Study, c: Comparison) -> list[str]:

@@ -189,3 +189,27 @@ def test_command_repeats_the_base_and_the_text_of_the_study() -> None:
     assert quick.command == (
         f"hylorada run learnable_bucketing {place} --budget full --name learnable_bucketing-full"
     )
+
+
+def test_command_repeats_every_choice_of_base_and_text() -> None:
+    chosen = {
+        "data": "own.csv",
+        "text_column": "body",
+        "document_separator": "newline",
+        "dtype": "bfloat16",
+    }
+    chosen |= {"gradient_checkpointing": True, "device_map": "auto", "block_size": 512}
+    study = Study.from_dict({**VALUES, **chosen})
+    options = "--data own.csv --text-column body --document-separator newline"
+    settings = "--set dtype=bfloat16 --set gradient_checkpointing=true --set device_map=auto "
+    assert _step(-0.2, 0.2, study).command == (
+        f"hylorada run learnable_bucketing {options} {settings}"
+        "--block-size 1024 --name learnable_bucketing-1024"
+    )
+
+
+def test_command_leaves_out_the_separator_of_the_built_in_text() -> None:
+    study = replace(STUDY, document_separator="eos")  # as a study that has run stores it
+    command = _step(-0.2, 0.2, study).command
+    assert command is not None
+    assert "separator" not in command
