@@ -205,15 +205,8 @@ def _command(study: Study, c: Comparison, budget: str | None, go: Go | None) -> 
         words = ["explain", name] if study.arms[c.arm].space.parameters else []
     else:
         size = 2 * study.block_size
-        words = [
-            "run",
-            name,
-            *_place(study, larger=True),
-            "--block-size",
-            str(size),
-            "--name",
-            f"{name}-{size}",
-        ]
+        place = [*_place(study, larger=True), "--block-size", str(size)]
+        words = ["run", name, *place, "--name", f"{name}-{size}"]
     return shlex.join(["hylorada", *words]) if words else None
 
 
@@ -232,7 +225,7 @@ def _place(study: Study, *, larger: bool = False) -> list[str]:
     chosen = [name for name in _PLACE if getattr(study, name) != getattr(usual, name)]
     if "data" not in chosen and "document_separator" in chosen:
         chosen.remove("document_separator")  # decided for the built-in text, not chosen
-    words = []
+    words: list[str] = []
     for name in chosen:
         if larger and name == "block_size":
             continue

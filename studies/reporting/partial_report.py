@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from studies.analysis.progress import Leader, Partial
-from studies.reporting.shown.values import value_text
+from studies.reporting.shown.values import state_text, value_text
 from studies.reporting.tables import Sheet
 from studies.reporting.terminal import Drawing, Terminal
 from studies.spec.study import Study
@@ -11,28 +11,34 @@ from studies.spec.study import Study
 _COLUMNS = ("arm", "search", "trial", "state", "last step", "eval PPL", "searched")
 
 
-def print_partial(study: Study, partial: Partial) -> None:
-    """Print the leading trials, those that users have added, and what is still missing."""
+def print_partial(study: Study, partial: Partial, *, running: bool) -> None:
+    """Print the leading trials, those that users have added, and what is still missing.
+
+    Args:
+        study: The study.
+        partial: What it has found.
+        running: Whether the study is running.
+    """
     print(f"PARTIAL: study {study.name!r} has not finished.")
     terminal = Terminal()
-    terminal.print(Drawing(leaders_sheet(study, partial.best)))
+    terminal.print(Drawing(leaders_sheet(study, partial.best, running=running)))
     if partial.added:
         print("added by users, outside the comparison:")
-        terminal.print(Drawing(leaders_sheet(study, partial.added)))
+        terminal.print(Drawing(leaders_sheet(study, partial.added, running=running)))
     for line in partial.missing:
         print(f"missing: {line}")
     for line in partial.notes:
         print(f"note: {line}")
 
 
-def leaders_sheet(study: Study, leaders: Sequence[Leader]) -> Sheet:
+def leaders_sheet(study: Study, leaders: Sequence[Leader], *, running: bool) -> Sheet:
     """Return one row per trial; a study with one search needs no column for it."""
     rows = [
         (
             leader.arm,
             str(leader.search) if study.searches > 1 else "",
             leader.trial,
-            leader.state,
+            state_text(leader.state, running=running),
             f"{leader.step} of {study.max_steps}",
             "" if leader.ppl is None else f"{leader.ppl:,.3f}",
             " ".join(f"{name}={value_text(value)}" for name, value in leader.params.items()),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from studies.reporting.shown.trials import FEWEST, Shown, listed
-from studies.reporting.shown.values import last, value_text
+from studies.reporting.shown.values import last, state_text, value_text
 from studies.spec.common_values import seed_name
 from studies.spec.study import Study
 from studies.statistics.change import Change, effect_text, interval_text
@@ -266,8 +266,9 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
 
 
-def _trial_cells(r: Record) -> tuple[str, ...]:
-    return (r.name, r.state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
+def _trial_cells(r: Record, *, running: bool = True) -> tuple[str, ...]:
+    state = state_text(r.state, running=running)
+    return (r.name, state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
 
 
 def trials_sheet(
@@ -291,13 +292,22 @@ def trials_sheet(
     )
 
 
-def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
-    """Return the search trials of all arms, the best of many, with all parameters in one column."""
+def searched_sheet(records: Mapping[str, Record], study: Study, *, running: bool) -> Sheet:
+    """Return the search trials of all arms, the best of many, with all parameters in one column.
+
+    Args:
+        records: The records of the study.
+        study: The study.
+        running: Whether the study is running; otherwise its open trials are paused.
+    """
     best = best_trials(records, study)
     trials = [r for s in _TRIED for arm in study.arms for r in records_of(records, s, arm)]
     shown = listed(trials, study, best, FEWEST)  # a longer list would not fit a terminal either
     rows = [
-        (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
+        (
+            *_trial_cells(r, running=running),
+            " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()),
+        )
         for r in shown.trials
     ]
     strong = frozenset(i for i, r in enumerate(shown.trials) if r.name in best)

@@ -64,7 +64,7 @@ def _report_partly(args: argparse.Namespace, folder: Path) -> int:
     if args.json:
         print_json({**partial.to_dict(), "running": running}, indent=1)
         return 0
-    print_partial(study, partial)
+    print_partial(study, partial, running=running)
     resume = f"Not running. Resume with: {resume_line(args, records)}"
     print("The study is running." if running else resume)
     return 0

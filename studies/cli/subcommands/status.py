@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         values = [{f: getattr(r, f) for f in _JSON_FIELDS} for r in records.values()]
         print_json(values, indent=1)
     else:
-        _print_status(args, study, records, resumable=unfinished and not running)
+        _print_status(args, study, records, running=running, resumable=unfinished and not running)
         if running and not records:
             print("No trial has begun: the arms are checked on the base first.")
         if not running:
@@ -80,21 +80,27 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
 
 
 def _print_status(
-    args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
+    args: argparse.Namespace,
+    study: Study,
+    records: "Mapping[str, Record]",
+    *,
+    running: bool,
+    resumable: bool,
 ) -> None:
     from studies.analysis.progress import stage_lines
     from studies.reporting.tables import searched_sheet
     from studies.reporting.terminal import Drawing, Terminal
 
-    Terminal().print(Drawing(searched_sheet(records, study)))
+    Terminal().print(Drawing(searched_sheet(records, study, running=running)))
     for line in stage_lines(study, records):
         print(line)
     if resumable:
         print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
+        who = "trial that lost its" if len(restarts) == 1 else "trials that lost their"
         print(
-            f"{sum(restarts)} restart{'s' * (sum(restarts) > 1)} in {len(restarts)} "
-            f"trial{'s' * (len(restarts) > 1)} that lost their process or machine"
+            f"{sum(restarts)} restart{'s' * (sum(restarts) > 1)} in {len(restarts)} {who} "
+            "process or machine"
         )
 
 

@@ -13,6 +13,11 @@ def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def state_text(state: str, *, running: bool) -> str:
+    """Return the state of a trial as a table shows it: without its study, no trial is running."""
+    return "paused" if state == "running" and not running else state
+
+
 def last(record: Record, metric: str) -> float | None:
     """Return a metric of the last report; None if it is missing or not finite."""
     value = record.reports[-1].metrics.get(metric) if record.reports else None

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from made_studies import make
 
+from studies.analysis.progress import Leader
 from studies.cli.commands import main
+from studies.reporting.partial_report import leaders_sheet
 from studies.trials.records import OPEN
 from studies.trials.store import Store
 
@@ -62,3 +64,21 @@ def test_report_of_a_whole_study_is_not_partial(
     assert whole == {k: v for k, v in stored.items() if k != "seal"}
     (store.folder / OPEN).touch()
     assert _json(store, capsys)["partial"]
+
+
+def test_open_trials_of_a_stopped_study_are_paused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = make(tmp_path / "studies" / "made", "search")
+    words = ["status", "made", f"--storage={tmp_path}"]
+    assert main(words) == 0
+    before = capsys.readouterr().out
+    store.close()
+    assert main(words) == 0
+    after = capsys.readouterr().out
+    assert (" running " in before, " paused " in before) == (True, False)
+    assert (" running " in after, " paused " in after) == (False, True)
+    leader = Leader("one", 0, "one-000", "running", 4, 9.0, {})
+    for running, state in ((True, "running"), (False, "paused")):
+        (row,) = leaders_sheet(store.study, [leader], running=running).rows
+        assert state in row

@@ -147,7 +147,9 @@ def test_trial_table_lists_state_reason_and_searched_values() -> None:
         "fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22"
     )
     text = printed(
-        Drawing(searched_sheet(named(record("fixed", 0, [16, 15, 14.5]), lost), study()))
+        Drawing(
+            searched_sheet(named(record("fixed", 0, [16, 15, 14.5]), lost), study(), running=True)
+        )
     )
     first, second = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[1:])
     assert first == [
@@ -167,7 +169,12 @@ def test_trial_table_lists_state_reason_and_searched_values() -> None:
 
 
 def test_trial_table_leaves_confirm_runs_out() -> None:
-    assert searched_sheet(named(record("fixed", 0, [15.0], stage="confirm")), study()).rows == ()
+    assert (
+        searched_sheet(
+            named(record("fixed", 0, [15.0], stage="confirm")), study(), running=True
+        ).rows
+        == ()
+    )
 
 
 def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:
