@@ -29,6 +29,7 @@ from studies.trials.optuna_database import (
     rebuild,
 )
 from studies.trials.optuna_database import fault as fault_before
+from studies.trials.optuna_reads import read_trials
 from studies.trials.optuna_writes import write_attributes, write_end, write_loss, write_proposal
 from studies.trials.records import (
     Record,
@@ -110,7 +111,7 @@ class OptunaStudies:
     def _memory(self, place: Place) -> SearchMemory:
         """Return the memory of an arm and search, read from the database at the first proposal."""
         if place not in self._memories:
-            trials = self._studies[place].get_trials(deepcopy=False)
+            trials = read_trials(self._database, self._studies[place]._study_id)
             self._memories[place] = SearchMemory(trials)
         return self._memories[place]
 
@@ -165,7 +166,7 @@ class OptunaStudies:
     def _named_trials(self) -> Iterator[tuple[str, FrozenTrial]]:
         """Yield all trials of the database with their names."""
         for (arm, search), study in self._studies.items():
-            for frozen in study.get_trials(deepcopy=False):
+            for frozen in read_trials(self._database, study._study_id):
                 yield trial_name(arm, search, frozen.number), frozen
         for arm in self._study.arms:
             if (added := added_study(self._database, self._study, arm)) is not None:
@@ -185,11 +186,12 @@ class OptunaStudies:
             return fault
         try:
             check_pages(self._connect())
-            if problems := lost_trials(self._folder, self._ended(), records):
+            before = self._read()
+            if problems := lost_trials(self._folder, _ended(before), records):
                 raise InputError(problems)
-            if fault := self._lacking(records):
+            if fault := _lacking(before, records):
                 return fault
-            self._reconcile(records, add)
+            self._reconcile(before, records, add)
             return self._difference(records)
         except InputError:
             raise
@@ -225,49 +227,46 @@ class OptunaStudies:
         )
         return make_sampler(study.sampler, sampled, number)
 
-    def _ended(self) -> dict[str, set[int]]:
-        """Return the numbers of the ended trials by Optuna study.
-
-        A search whose ended trials had lost their files would repeat itself.
-        """
-        ended = {}
-        for place, study in self._studies.items():
-            trials = study.get_trials(deepcopy=False)
-            ended[place_name(*place)] = {t.number for t in trials if t.state.is_finished()}
-        return ended
-
-    def _lacking(self, records: Mapping[str, Record]) -> str | None:
-        for (arm, search), study in self._studies.items():
-            known = {t.number for t in study.get_trials(deepcopy=False)}
-            if not known >= {r.number for r in records_of(records, "search", arm, search)}:
-                return f"lacks trials of arm {arm!r}"
-        return None
+    def _read(self) -> dict[Place, list[FrozenTrial]]:
+        """Return the trials of the database by arm and search."""
+        studies = self._studies.items()
+        return {place: read_trials(self._database, study._study_id) for place, study in studies}
 
     def _reconcile(
-        self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
+        self,
+        trials: Mapping[Place, list[FrozenTrial]],
+        records: Mapping[str, Record],
+        add: Callable[[Place, optuna.Trial], object],
     ) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
-        for study in self._studies.values():
-            # Earlier versions queued a trial before they asked for it, with a crash in between.
-            if study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-                study.ask()
-        for place, frozen in self._running():
-            study = self._studies[place]
-            record = records.get(trial_name(*place, frozen.number))
-            if record is None:  # the crash came before the trial's file was written
-                study.sampler = self._sampler(place, frozen.number)
-                add(place, optuna.Trial(study, frozen._trial_id))
-                continue
-            for report in record.reports:
-                if report.step not in frozen.intermediate_values:
-                    self._report(record, report)
-            if record.state != "running":
-                self.finish(record)
-
-    def _running(self) -> Iterator[tuple[Place, FrozenTrial]]:
         for place, study in self._studies.items():
-            for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                yield place, frozen
+            # Earlier versions queued a trial before they asked for it, with a crash in between.
+            if any(t.state == TrialState.WAITING for t in trials[place]):
+                study.ask()
+                trials = {**trials, place: read_trials(self._database, study._study_id)}
+            for frozen in trials[place]:
+                if frozen.state == TrialState.RUNNING:
+                    self._reconcile_running(place, frozen, records, add)
+
+    def _reconcile_running(
+        self,
+        place: Place,
+        frozen: FrozenTrial,
+        records: Mapping[str, Record],
+        add: Callable[[Place, optuna.Trial], object],
+    ) -> None:
+        """Bring a trial that Optuna takes for running in line with its files."""
+        record = records.get(trial_name(*place, frozen.number))
+        if record is None:  # the crash came before the trial's file was written
+            study = self._studies[place]
+            study.sampler = self._sampler(place, frozen.number)
+            add(place, optuna.Trial(study, frozen._trial_id))
+            return
+        for report in record.reports:
+            if report.step not in frozen.intermediate_values:
+                self._report(record, report)
+        if record.state != "running":
+            self.finish(record)
 
     def _difference(self, records: Mapping[str, Record]) -> str | None:
         """Return how the database differs from the trial files; None if it does not.
@@ -275,8 +274,7 @@ class OptunaStudies:
         Raises:
             InputError: The files have no checksums, so either side may be damaged.
         """
-        for (arm, search), study in self._studies.items():
-            stored = study.get_trials(deepcopy=False)
+        for (arm, search), stored in self._read().items():
             for record in records_of(records, "search", arm, search):
                 wanted = expected(self._folder, self._study, record)
                 if field := differing(stored[record.number], wanted):
@@ -296,3 +294,25 @@ class OptunaStudies:
             (folder / CHECKPOINT).unlink(missing_ok=True)
             reports = folder / "reports.jsonl"
             self._note(f"{reports} has lost reports; {record.name} is trained again")
+
+
+def _ended(trials: Mapping[Place, list[FrozenTrial]]) -> dict[str, set[int]]:
+    """Return the numbers of the ended trials by Optuna study.
+
+    A search whose ended trials had lost their files would repeat itself.
+    """
+    return {
+        place_name(*place): {t.number for t in own if t.state.is_finished()}
+        for place, own in trials.items()
+    }
+
+
+def _lacking(
+    trials: Mapping[Place, list[FrozenTrial]], records: Mapping[str, Record]
+) -> str | None:
+    """Return what the database lacks; None if it has all trials that the files have."""
+    for (arm, search), own in trials.items():
+        known = {t.number for t in own}
+        if not known >= {r.number for r in records_of(records, "search", arm, search)}:
+            return f"lacks trials of arm {arm!r}"
+    return None
