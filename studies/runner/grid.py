@@ -12,7 +12,7 @@ from rich.console import Console
 from hylorada import InputError
 from studies.analysis.cells.across import Across
 from studies.analysis.results import Results
-from studies.files.folder_files import STUDY, hold_study, stored_study, write_json
+from studies.files.folder_files import STUDY, hold_study, require_not_run, stored_study, write_json
 from studies.files.paths import without_folder
 from studies.process.environment import study_environment
 from studies.process.options import Options
@@ -53,6 +53,7 @@ def run_grid(study: Study, options: Options, console: Console, run: RunCell = ru
     """
     folder = options.study_folder(study.name)
     check_kinds(folder)
+    require_not_run(folder, study.name)
     _refuse_another(study, folder)
     planned, ends = [_as_begun(cell, options) for cell in cells(study)], _end(options)
     _check_cells(planned, options)

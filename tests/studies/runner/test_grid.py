@@ -150,6 +150,16 @@ def test_grid_runs_in_one_process_at_a_time(run: _Runner, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("run")
+def test_grid_that_runs_is_told_before_any_text_is_read(tmp_path: Path) -> None:
+    unread = _study({"block_size": [64, 128], "data": ["nosuch.txt"]})
+    with study_lock(tmp_path / "studies" / "wide"), pytest.raises(InputError) as caught:
+        _again(unread, tmp_path)
+    assert [p.partition(" (")[0] for p in caught.value.problems] == [
+        "study 'wide' is being run by another process"
+    ]
+
+
+@pytest.mark.usefixtures("run")
 def test_grid_waits_for_a_command_that_holds_its_lock_for_a_moment(tmp_path: Path) -> None:
     """As ``status`` does while it ends the MLflow runs of a dead process."""
     lock = FileLock(tmp_path / "studies" / "wide" / "lock", thread_local=False)
