@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.buckets import Positions, fixed_edges
+from hylorada.base_models.quantization import dequantized, is_4bit
 from hylorada.runtime.random_streams import stream
 
 
@@ -50,7 +51,12 @@ class LoRA(nn.Module):
 
 
 def weight_of(module: nn.Module) -> Tensor:
-    """Return a linear module's weight as [d_out, d_in]; GPT-2's Conv1D stores it transposed."""
+    """Return a linear module's weight as [d_out, d_in].
+
+    GPT-2's Conv1D stores it transposed, and a module of 4 bits quantized.
+    """
+    if is_4bit(module):
+        return dequantized(module.weight)
     weight = module.get_parameter("weight").detach()
     return weight.T if isinstance(module, Conv1D) else weight
 

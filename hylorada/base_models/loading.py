@@ -19,8 +19,15 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from hylorada.base_models.architectures import ARCHITECTURES, select_targets
+from hylorada.base_models.base_labels import labelled_fingerprint
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
+from hylorada.base_models.error_texts import first_line, is_gated
 from hylorada.base_models.finding import BaseLocation, cached_commit, find_base
+from hylorada.base_models.quantization import (
+    check_quantization,
+    keep_weights,
+    loading_options,
+)
 from hylorada.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -34,8 +41,6 @@ _SMOLLM2_SHAPE = {
     "hidden_size": 576,
     "intermediate_size": 1536,
     "num_hidden_layers": 30,
-}
-_SMOLLM2_SHAPE |= {
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
     "max_position_embeddings": 8192,
@@ -59,7 +64,7 @@ class BaseInfo:
         max_positions: the longest sequence it takes; None where its config sets no limit.
         num_parameters: number of all parameters, tied ones counted once.
         fingerprint: first 16 hex digits of the SHA-256 over the weight files; for a base from the
-            hub, its commit.
+            hub, its commit. A quantized base has another one.
         config_fingerprint: the same over the contents of config.json; None where ``fingerprint``
             covers those too (a commit, or a GGUF file).
         revision: commit of a base from the hub, else None.
@@ -78,23 +83,25 @@ class BaseInfo:
     num_embeddings: int | None = None
 
 
-def inspect_base(model: str) -> BaseInfo:
+def inspect_base(model: str, *, quantization: str = "none") -> BaseInfo:
     """Read a base's config, hash its weight files and check their names and shapes against it.
 
     No weights are loaded.
 
     Args:
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
+        quantization: see :func:`load_base`.
 
     Raises:
-        InputError: the base can't be found, its architecture isn't supported, or its weights don't
-            match its config.
+        InputError: the base can't be found, its architecture isn't supported, its weights don't
+            match its config, or they can't be quantized on this machine.
 
     Example:
         >>> inspect_base("tiny").model_type
         'llama'
     """
     source = find_base(model)
+    check_quantization(quantization, model, source.gguf_file)
     config = _load_config(model, source)
     # GPT-2's config maps `max_position_embeddings` to its own `n_positions`.
     max_positions = getattr(config, "max_position_embeddings", None)
@@ -113,7 +120,9 @@ def inspect_base(model: str) -> BaseInfo:
         num_layers=config.num_hidden_layers,
         max_positions=max_positions,
         num_parameters=num_parameters,
-        fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
+        fingerprint=labelled_fingerprint(
+            _hash_files(source.weights) if source.weights else commit or "unknown", quantization
+        ),
         config_fingerprint=_hash_config(source.config) if source.config else None,
         revision=commit,
         num_embeddings=num_embeddings,
@@ -150,6 +159,7 @@ def load_base(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     device_map: str | Mapping[str, int | str] | None = None,
+    quantization: str = "none",
 ) -> "PreTrainedModel":
     """Load a base: frozen, in eval mode, without a key/value cache.
 
@@ -159,21 +169,29 @@ def load_base(
         device: device of all parameters.
         device_map: devices of the layers instead, as transformers takes them: "auto" or "balanced"
             spread the base over all GPUs, a mapping names a device for each module.
+        quantization: "4bit" stores the linear weights in 4 bits (bitsandbytes' nf4), all but the
+            head's; they are read back in ``dtype`` where they are used.
 
     Raises:
-        InputError: the base can't be found, its architecture isn't supported, or its weights don't
-            match its config.
+        InputError: the base can't be found, its architecture isn't supported, its weights don't
+            match its config, or they can't be quantized on this machine.
     """
     source = find_base(model)
+    check_quantization(quantization, model, source.gguf_file, dtype)
     _load_config(model, source)  # raises where the architecture isn't supported
+    options: dict[str, Any] = {"dtype": dtype, "device_map": device_map}
+    if quantization != "none":
+        options |= loading_options(dtype, device_map or {"": device})
     with _loading(model, source):
-        base = _from_pretrained(model, source, dtype=dtype, device_map=device_map)
+        base = _from_pretrained(model, source, **options)
     base.config.use_cache = False
     if not source.weights:
         # transformers no longer records the commit
         base.config._commit_hash = cached_commit(source.location)
     base.requires_grad_(False).eval()
-    if device_map is None:
+    if quantization != "none":
+        keep_weights(base)
+    elif device_map is None:
         base.to(device=device)  # type: ignore[call-arg]
     return base
 
@@ -259,6 +277,8 @@ def _load_config(model: str, source: BaseLocation) -> PreTrainedConfig:
         values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
         if code := _foreign_code(values):
             raise InputError(f"model {model!r}: its config.json names {code}; {_NO_CODE}")
+        if "quantization_config" in values:
+            raise InputError(f"model {model!r}: its weights are quantized; name the full base")
         config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             source.location, **source.options()
         )
@@ -376,23 +396,3 @@ def _tokenizer_problem(source: BaseLocation) -> str | None:
             "as `save_pretrained` writes it"
         )
     return None
-
-
-def is_gated(error: BaseException | None) -> bool:
-    """Return whether an error, or one in its chain of causes, is the hub's refusal of access."""
-    while error is not None:
-        if type(error).__name__ == "GatedRepoError" or "is a gated dataset" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, and the second where the first ends in a colon.
-
-    The error's type stands in front where there is no message, or only the key of a `KeyError`.
-    """
-    lines = str(error).strip().splitlines()
-    if not lines or isinstance(error, KeyError):
-        lines[:0] = [f"{type(error).__name__}:"]
-    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")]).removesuffix(":")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hylorada.base_models.builtin_names import TEXTS
+from hylorada.base_models.error_texts import first_line, is_gated
 from hylorada.base_models.finding import hub_is_reachable
-from hylorada.base_models.loading import first_line, is_gated
 from hylorada.data.columns import Rows, Table, read_texts
 from hylorada.data.splits import splits_named
 from hylorada.errors import InputError, nearest

@@ -8,8 +8,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hylorada.base_models.error_texts import first_line
 from hylorada.base_models.lfs_pointers import pointer_problem
-from hylorada.base_models.loading import first_line
 from hylorada.data.columns import Rows, Table, read_texts
 from hylorada.data.delimited import read_delimited
 from hylorada.data.json_lines import read_json_lines

@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.landmarks.per_layer import LayerMix
+from hylorada.base_models.quantization import is_repacked, linear_4bit
 from hylorada.errors import InputError
+from hylorada.multi_adapter.four_bit_linear import FourBitProduct
 from hylorada.multi_adapter.spread_base import change_class, has_own_forward
 
 
@@ -111,11 +113,27 @@ class _SlottedConv1D(Conv1D):
         return output if self.slot is None else self.slot.add_to(output, x, self.bias)
 
 
+class _Slotted4Bit(nn.Linear):
+    slot: Slot | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = FourBitProduct.apply(x, self.weight, self.bias)
+        return output if self.slot is None else self.slot.add_to(output, x, self.bias)
+
+
 _SLOTTED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: _SlottedLinear,
     Conv1D: _SlottedConv1D,
 }
 _PLAIN = {slotted: plain for plain, slotted in _SLOTTED.items()}
+
+
+def _support_4bit() -> None:
+    """Add bitsandbytes' 4-bit modules to the supported classes, if it has been imported."""
+    plain = linear_4bit()
+    if plain is not None and plain not in _SLOTTED:
+        _SLOTTED[plain] = type("_SlottedLinear4bit", (_Slotted4Bit, plain), {})
+        _PLAIN[_SLOTTED[plain]] = plain
 
 
 def has_slot(module: nn.Module) -> bool:
@@ -127,13 +145,19 @@ def open_slot(module: nn.Module) -> None:
     """Give a linear module a slot; the module is restored when its last pack closes.
 
     Raises:
-        InputError: the module is of another class, such as a quantized one, or another tool has
-            replaced its forward.
+        InputError: the module is of another class, such as one of 8 bits, another tool has
+            replaced its forward, or bitsandbytes has rounded its scales.
     """
+    _support_4bit()
     if type(module) not in _SLOTTED.keys() | _PLAIN.keys():
         raise InputError(
             f"linear modules of class {type(module).__name__} are not supported; "
             "load the base unquantized"
+        )
+    if is_repacked(module):
+        raise InputError(
+            "the base has computed without an adapter, for which bitsandbytes has rounded its "
+            "4-bit weights; load it afresh"
         )
     if has_own_forward(module):
         raise InputError(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
+from hylorada.base_models.error_texts import first_line, is_gated
 from hylorada.base_models.finding import hub_is_reachable
-from hylorada.base_models.loading import first_line, is_gated
 from hylorada.errors import InputError
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)

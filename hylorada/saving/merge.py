@@ -9,6 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.adapter import Adapter
 from hylorada.adapters.lora import weight_of
+from hylorada.base_models.quantization import is_4bit
 from hylorada.errors import InputError
 
 
@@ -55,8 +56,14 @@ def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]
     is scaled to its trained magnitude.
 
     Raises:
-        InputError: the adapter has a position bias, or merged weights would not be finite.
+        InputError: the adapter has a position bias, the base has weights of 4 bits, or merged
+            weights would not be finite.
     """
+    if any(is_4bit(base.get_submodule(path)) for path in adapter.targets):
+        raise InputError(
+            "an adapter can't be merged into weights of 4 bits, which would round its update away; "
+            "keep it beside the base, or load it on the full base to merge it there"
+        )
     if adapter.position_bias is not None:
         raise InputError(
             "an adapter with a position bias can't be merged: its update differs from position to "

@@ -55,8 +55,12 @@ def leave_out_base(
 def put_in_base(model: _AdaptedModel, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Add the base's own values to the state dict of an adapter, so that no key is missing."""
     state.pop(prefix + DESCRIPTION, None)
-    for name, tensor in model.base.state_dict(prefix=f"{prefix}base.").items():
-        state.setdefault(name, tensor)
+    base = model.base
+    held = {name for name, _ in base.named_parameters(remove_duplicate=False)}
+    held |= {name for name, _ in base.named_buffers(remove_duplicate=False)}
+    for name, tensor in base.state_dict().items():
+        if name in held:  # weights of 4 bits add entries that no module takes back
+            state.setdefault(f"{prefix}base.{name}", tensor)
 
 
 def describe(adapter: Adapter, base: PreTrainedModel) -> Tensor:

@@ -18,7 +18,7 @@ from hylorada.training.steps import train_step
 
 _STEPS = 2
 _NOISE = 0.02
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def probe(pack: Pack, seats: Sequence[Seat], input_ids: Tensor) -> None:
