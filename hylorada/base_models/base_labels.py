@@ -12,5 +12,5 @@ def base_label(model: str, quantization: str) -> str:
 
 def labelled_fingerprint(fingerprint: str, quantization: str) -> str:
     """Return the fingerprint of a base, which differs from that of its full weights."""
-    label = _LABELS.get(quantization)
-    return fingerprint if label is None else f"{fingerprint} ({label})"
+    # in front, because MLflow keeps only the beginning of a long one
+    return fingerprint if quantization == "none" else f"nf4-{fingerprint}"

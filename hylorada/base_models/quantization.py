@@ -121,3 +121,15 @@ def keep_weights(base: nn.Module) -> None:
     for module in base.modules():
         if is_4bit(module):
             vars(module)["support_avx512bf16_for_cpu"] = False
+
+
+def quantization_of(base: nn.Module) -> str:
+    """Return how the linear weights of a base are stored, as :func:`hylorada.load_base` takes it.
+
+    Formats that it doesn't load, of a base that was loaded otherwise, have names of their own.
+    """
+    modules = [m for m in base.modules() if isinstance(m, nn.Linear) and is_4bit(m)]
+    kinds = {str(vars(m.weight)["quant_type"]) for m in modules}
+    if not kinds:
+        return "none"
+    return "4bit" if kinds == {"nf4"} else f"4bit {' and '.join(sorted(kinds))}"

@@ -25,6 +25,7 @@ from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.finding import find_base
 from hylorada.base_models.lfs_pointers import pointer_problem
 from hylorada.base_models.portable_names import portable_path
+from hylorada.base_models.quantization import quantization_of
 from hylorada.errors import InputError
 from hylorada.runtime.atomic_files import replace_files
 from hylorada.saving.finding_adapters import find_adapter, local_folder
@@ -86,11 +87,12 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         PEFT_TENSORS: _serialised(lora),
         OTHER_TENSORS: _serialised(other),
     }
+    quantized = {} if (bits := quantization_of(base)) == "none" else {"quantization": bits}
     values = {
         "format": FORMAT,
         "config": adapter.config.to_dict(),
         "seed": adapter.seed,
-        "base": {"name": _portable_base(base, folder), **shape_of(base)},
+        "base": {"name": _portable_base(base, folder), **quantized, **shape_of(base)},
         "untrained": adapter.update_is_zero(),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }

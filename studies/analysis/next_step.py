@@ -25,7 +25,7 @@ _MOST_SD = 1.0  # in %; runs of the extended budget should differ by less
 # What a study chooses about its base and its text.
 _PLACE = (
     *("model", "data", "text_column", "document_separator", "block_size"),
-    *("dtype", "gradient_checkpointing", "device_map"),
+    *("dtype", "gradient_checkpointing", "device_map", "quantization"),
 )
 _LETTERS = {"strong": "A", "moderate": "B", "minimal": "C", "none": "D", "worse": "D"}
 _GAINS = {

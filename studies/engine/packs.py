@@ -68,6 +68,7 @@ class Engine:
         designs: source of each landmark design of the user's own, by its name.
         gradient_checkpointing: whether the backward pass computes decoder layers again.
         device_map: how the base lies on all GPUs that the process sees; ``none`` puts it on one.
+        quantization: how the base's weights are stored, see :func:`hylorada.load_base`.
         blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end;
             for jobs with ``replication_pads`` the padded rows of each, too.
     """
@@ -82,6 +83,7 @@ class Engine:
         designs: Mapping[str, str] | None = None,
         gradient_checkpointing: bool = False,
         device_map: str = "none",
+        quantization: str = "none",
     ) -> None:
         torch.set_num_threads(available_cores())
         for design, source in (designs or {}).items():
@@ -91,6 +93,7 @@ class Engine:
             dtype=getattr(torch, dtype),
             device=device,
             device_map=None if device_map == "none" else device_map,
+            quantization=quantization,
         )
         self.spread = is_spread(self.base)
         self._lanes = Lanes(

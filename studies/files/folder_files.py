@@ -206,7 +206,7 @@ def stored_study(path: Path) -> dict[str, Any]:
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
     # steps, no study was a grid, every search began with the defaults, the backward pass
-    # recomputed nothing, and a base had one device.
+    # recomputed nothing, and a base had one device and all bits of its weights.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -220,6 +220,7 @@ def stored_study(path: Path) -> dict[str, Any]:
         "start": [],
         "gradient_checkpointing": False,
         "device_map": "none",
+        "quantization": "none",
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)

@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import Sequence
 
+from hylorada.base_models.base_labels import base_label
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import Results
 from studies.process.terminal_text import one_line
@@ -29,7 +30,8 @@ def describe(results: Results, study: Study) -> str:
     end = next((i for i, line in enumerate(lines) if i and line.endswith(".")), len(lines)) + 1
     first, *outcomes = map(_plain, lines[:end])
     what = (
-        f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens, "
+        f"{study.definition}: {base_label(study.model, study.quantization)} on {study.data}, "
+        f"blocks of {study.block_size} tokens, "
         f"{study.max_steps} steps per trial."
     )
     arms = arms_sheet(results)

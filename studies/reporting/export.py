@@ -36,6 +36,7 @@ class _Recorded(TypedDict, total=False):
     spread_test: bool
     padded_rows: bool
     dtype: Literal["float32", "bfloat16", "float64"]
+    quantization: Literal["none", "4bit"]
 
 
 def export_winner(
@@ -107,10 +108,14 @@ def _saved_base(adapter: Path) -> Mapping[str, Any]:
     """Return the base that a saved adapter names; empty if its file names none."""
     # Loading the adapter reports whatever else is wrong with the file.
     try:
-        name = json.loads((adapter / _ADAPTER).read_bytes())["base"]["name"]
+        base = json.loads((adapter / _ADAPTER).read_bytes())["base"]
+        name = base["name"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return {"model": located(name, adapter)} if isinstance(name, str) and name else {}
+    if not isinstance(name, str) or not name:
+        return {}
+    bits = {"quantization": str(base["quantization"])} if "quantization" in base else {}
+    return {"model": located(name, adapter), **bits}
 
 
 def refuse_lost_base(adapter: Path, model: str) -> None:
@@ -177,9 +182,10 @@ def _rebuilt(winner: Winner) -> tuple[Any, Any]:
     )
 
     study, run, provenance = winner.study, winner.run, winner.results.provenance
-    if changes := base_changes(inspect_base(study.model), provenance):
+    bits = study.quantization
+    if changes := base_changes(inspect_base(study.model, quantization=bits), provenance):
         raise InputError(f"base {study.model!r} is not the study's: {'; '.join(changes)}")
-    base = load_base(study.model, dtype=getattr(torch, study.dtype))
+    base = load_base(study.model, dtype=getattr(torch, study.dtype), quantization=bits)
     for design, source in own_designs(study.to_dict()).items():
         load_landmark_design(design, source)
     adapter = Adapter(base, HyLoRADAConfig.from_dict(run.adapter), seed=run.seed)
@@ -234,6 +240,7 @@ def _record(winner: Winner, output: Path) -> dict[str, Any]:
         "block_size": study.block_size,
         "spread_test": study.spread_test,
         "dtype": study.dtype,
+        "quantization": study.quantization,
         **{name: provenance[name] for name in copied},
         "model_config_fingerprint": provenance.get("model_config_fingerprint"),
     }

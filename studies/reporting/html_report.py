@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hylorada.base_models.base_labels import base_label
 from studies.analysis.results import Results
 from studies.files.folder_files import write_atomically
 from studies.process.phases import phase
@@ -98,7 +99,8 @@ def _table(table: Table) -> str:
 
 def _head(results: Results, study: Study) -> str:
     what = (
-        f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
+        f"{study.definition}: {base_label(study.model, study.quantization)} on {study.data}, "
+        f"blocks of {study.block_size} tokens; "
         f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} "
         f"trial{'s' * (study.trials > 1)} per arm, {_length(study)} per trial, "
         f"{study.seeds} paired seed{'s' * (study.seeds > 1)} per search{_named_seeds(study)}"

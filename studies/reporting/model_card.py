@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from hylorada.base_models.base_labels import base_label
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.portable_names import portable_path
 from studies.analysis.comparisons import Comparison
@@ -31,8 +32,8 @@ def model_card(winner: Winner, output: Path) -> str:
     sections = [
         _front_matter(winner),
         f"# {study.name}: {arm.arm}",
-        f"A HyLoRADA adapter for `{without_folder(study.model)}`, exported from a study with "
-        f"`hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
+        f"A HyLoRADA adapter for `{base_label(without_folder(study.model), study.quantization)}`, "
+        f"exported from a study with `hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
         f"confirm run `{run.name}` (paired seed {winner.seed}).",
         "## Result",
         _perplexities(winner),
@@ -127,7 +128,7 @@ def _training(winner: Winner, model: str) -> str:
     seeds = ", ".join(map(str, named))
     return _table(
         {
-            "base": f"`{model}`{place}, {_base(winner)}, {study.dtype}",
+            "base": f"`{base_label(model, study.quantization)}`{place}, {_base(winner)}, {study.dtype}",
             "data": f"`{data}`, fingerprint `{provenance['data_fingerprint']}`",
             "block size": f"{study.block_size} tokens",
             "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} "
@@ -161,21 +162,23 @@ def _loading(winner: Winner, model: str) -> str:
     config = winner.run.adapter
     design = str(config["landmark_design"])
     own = bool(own_files(winner))
+    quantization = winner.study.quantization
+    bits = "" if quantization == "none" else f", quantization={quantization!r}"
     load = [f"load_landmark_design({design!r})  # this file is code; read it first"] if own else []
     ours = [
         f"from hylorada import HyLoRADAModel, load_base{', load_landmark_design' if own else ''}",
         "from transformers import AutoTokenizer",
         "",
         *load,
-        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}), '.')",
+        f"model = HyLoRADAModel.from_pretrained(load_base({model!r}{bits}), '.')",
         "tokenizer = AutoTokenizer.from_pretrained('.')",
     ]
-    if model in (TINY, SMOLLM2):  # built in, so not on the hub
+    if model in (TINY, SMOLLM2) or bits:  # what is built in is not on the hub
         stock = [
             "from hylorada import load_base",
             "from peft import PeftModel",
             "",
-            f"base = load_base({model!r})",
+            f"base = load_base({model!r}{bits})",
         ]
     else:
         revision = winner.results.provenance["model_revision"]

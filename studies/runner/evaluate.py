@@ -44,6 +44,7 @@ class Request:
         blocks: number of blocks from the start of the split; None takes all.
         spread: whether the blocks are spread evenly over the split instead, as in studies.
         dtype: data type of the base.
+        quantization: how the weights of the adapter's base were stored in training.
         model_fingerprint: fingerprint of the base that the adapter was trained on; None if unknown.
         model_config_fingerprint: fingerprint of that base's config.json; None if unknown.
         data_fingerprint: fingerprint of the text that the adapter was trained on, if the measured
@@ -63,6 +64,7 @@ class Request:
     blocks: int | None = None
     spread: bool = False
     dtype: str = "float32"
+    quantization: str = "none"
     model_fingerprint: str | None = None
     model_config_fingerprint: str | None = None
     data_fingerprint: str | None = None
@@ -72,7 +74,7 @@ class Request:
     def options(cls) -> list[str]:
         """Return the names of the fields that are options of the command line."""
         names = [f.name for f in dataclasses.fields(cls)]
-        others = ("adapter", "spread", "padded_rows")
+        others = ("adapter", "spread", "padded_rows", "quantization")
         return [n for n in names if n not in others and not n.endswith("_fingerprint")]
 
     @classmethod
@@ -91,7 +93,7 @@ class Request:
         adapter = _adapter_folder(adapter)
         record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
-        taken += ["padded_rows"]
+        taken += ["padded_rows", "quantization"]
         if "data" not in given:
             taken += ["data", "data_fingerprint", "text_column", "document_separator"]
         known = {name: record[name] for name in taken if name in record}
@@ -149,10 +151,12 @@ def measure(
         refuse_unpaired(request.adapter, request.against)
     for design in request.landmark_design:
         load_landmark_design(design)
-    info = inspect_base(request.model)
+    bits = request.quantization
+    info = inspect_base(request.model, quantization=bits)
     measured = _measured_text(request, info, say)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = load_base(request.model, dtype=getattr(torch, request.dtype), device=device)
+    dtype = getattr(torch, request.dtype)
+    base = load_base(request.model, dtype=dtype, device=device, quantization=bits)
     folders = [f for f in (request.adapter, request.against) if f is not None]
     adapters = [load_adapter(base, folder) for folder in folders]
     pack = Pack(base)

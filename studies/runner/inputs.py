@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from hylorada import InputError
+from hylorada.base_models.base_labels import QUANTIZATIONS, base_label
 from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import own_designs, source_digests
 from studies.files.paths import path_problem, unwritable
@@ -156,16 +157,20 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
         limit = "least 1" if options.seats < 1 else f"most {MOST_SEATS}"
         problems.append(f"--pack-size must be at {limit}, got {options.seats}")
     problems += _limit_problems(options)
-    base, tokenizer = _base(problems, values.get("model"), values.get("block_size"))
+    base, tokenizer = _base(problems, values)
     return problems, base, tokenizer, _text(problems, values, tokenizer)
 
 
-def _base(problems: list[str], model: Any, block_size: Any) -> tuple[Any, Any]:
+def _base(problems: list[str], values: Mapping[str, Any]) -> tuple[Any, Any]:
     from hylorada import inspect_base, load_tokenizer
 
+    model, block_size, bits = (values.get(k) for k in ("model", "block_size", "quantization"))
     if not isinstance(model, str):
         return None, None
-    base = _attempt(problems, inspect_base, model)
+    if bits == "4bit" and values.get("dtype") == "float64":
+        problems.append("dtype float64: a base of 4 bits computes in float32 or bfloat16")
+    known = bits if bits in QUANTIZATIONS else "none"  # others fail elsewhere
+    base = _attempt(problems, inspect_base, model, quantization=known)
     if base is None:
         return None, None
     if base.max_positions and isinstance(block_size, int) and block_size > base.max_positions:
@@ -325,7 +330,7 @@ def _provenance(study: Study, base: Any, text: Any, blocks: Mapping[str, Any]) -
         "command": command_line(),
         **code_version(),
         **{f"version.{k}": v for k, v in package_versions().items()},
-        "model": study.model,
+        "model": base_label(study.model, study.quantization),
         "model_fingerprint": base.fingerprint,
         "model_config_fingerprint": base.config_fingerprint,
         "model_revision": base.revision,

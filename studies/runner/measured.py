@@ -85,6 +85,7 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
                 "dtype": study.dtype,
                 "gradient_checkpointing": study.gradient_checkpointing,
                 "device_map": study.device_map,
+                "quantization": study.quantization,
                 "blocks": few,
                 "designs": own_designs(study.to_dict()),
             },

@@ -31,6 +31,9 @@ def refuse_unpaired(adapter: Path | None, against: Path) -> None:
 
 def _base(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return what is known of both bases: fingerprints, else names; equal if nothing is."""
+    bits = [str(record.get("quantization", "none")) for record in (ours, theirs)]
+    if bits[0] != bits[1]:
+        return bits[0], bits[1]
     for name in ("model_fingerprint", "model"):
         if ours.get(name) is not None and theirs.get(name) is not None:
             if ours[name] != theirs[name]:

@@ -104,6 +104,7 @@ class Devices:
                 "dtype": study.dtype,
                 "gradient_checkpointing": study.gradient_checkpointing,
                 "device_map": study.device_map,
+                "quantization": study.quantization,
                 **own,
             },
             gate=self._gate if options.address else None,

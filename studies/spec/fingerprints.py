@@ -20,6 +20,7 @@ _ADDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("start", ([],)),
     ("gradient_checkpointing", (False,)),
     ("device_map", ("none",)),
+    ("quantization", ("none",)),
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hylorada import HyLoRADAConfig, InputError, TrainingConfig, nearest
+from hylorada.base_models.base_labels import QUANTIZATIONS
 from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import with_sources
 from studies.spec.arms import (
@@ -91,10 +92,9 @@ class Study:
     gradient_checkpointing: bool = declare(
         False, "whether the backward pass recomputes the base's layers: less memory, more time"
     )
+    quantization: str = declare("none", "bits of the base's linear weights", one_of=QUANTIZATIONS)
     device_map: str = declare(
-        "none",
-        "how a base too large for a GPU lies on all GPUs of this machine",
-        one_of=DEVICE_MAPS,
+        "none", "how a base too large for a GPU lies on all GPUs of the machine", one_of=DEVICE_MAPS
     )
     trials: int = declare(
         8,

@@ -13,6 +13,7 @@ from pathlib import Path
 import optuna
 
 from hylorada import InputError
+from hylorada.base_models.base_labels import base_label
 from studies.files.folder_files import (
     PLANNED,
     STUDY,
@@ -231,7 +232,8 @@ class Store:
         if changed:
             study = self.study
             raise InputError(
-                f"study {study.name!r} ran on other text or another base (model {study.model}, "
+                f"study {study.name!r} ran on other text or another base (model "
+                f"{base_label(study.model, study.quantization)}, "
                 f"data {study.data}): {'; '.join(changed)}. Restore them, or give the new study "
                 "another --name"
             )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hylorada.base_models.base_labels import base_label
 from studies.analysis.cells.boundaries import CellBoundaries, cell_boundaries
 from studies.analysis.cells.reading import FinishedCell
 from studies.analysis.cells.words import verdict
@@ -253,7 +254,8 @@ def _facts(cell: FinishedCell, measure: Measure) -> CellFacts:
     elif measure:
         bits = {a.arm: _bits_per_byte(cell, a.runs) for a in results.arms}
         levels = {arm: value for arm, value in bits.items() if value is not None}
-    model, data = without_folder(study.model), without_folder(study.data)
+    model = base_label(without_folder(study.model), study.quantization)
+    data = without_folder(study.data)
     return CellFacts(cell.label, study.name, model, data, study.block_size, results.tokens, levels)
 
 

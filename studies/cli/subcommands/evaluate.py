@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hylorada.base_models.base_labels import base_label
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_study_fields, folder
 
@@ -113,7 +114,8 @@ def _is_not_finite(value: object) -> bool:
 
 
 def _print_values(request: "Request", values: Mapping[str, Any]) -> None:
-    what = f"{request.model} with {request.adapter}" if request.adapter else request.model
+    base = base_label(request.model, request.quantization)
+    what = f"{base} with {request.adapter}" if request.adapter else base
     size = f"{values['blocks']} x {request.block_size} tokens"
     print(f"{what} on {request.data}, split {request.split}, {size}")
     print(f"{_measured(values)}  tokens {values['tokens']}")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hylorada.base_models.base_labels import base_label
 from studies.analysis.results import Results
 from studies.analysis.verdict import listed
 from studies.files.paths import without_folder
@@ -77,10 +78,11 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
     text = _identified(
         provenance, ("data_revision", "revision"), ("data_fingerprint", "fingerprint")
     )
+    base = base_label(without_folder(study.model), study.quantization)
     arms = f"{len(study.arms)} arms" if len(study.arms) > 1 else "one arm"
     column = f" (column {code(study.text_column)})" if study.text_column else ""
     return [
-        f"We trained adapters of {arms} on the frozen base {code(without_folder(study.model))}"
+        f"We trained adapters of {arms} on the frozen base {code(base)}"
         f"{model} with dtype {code(study.dtype)}{_held(study)}.",
         f"The text was {code(without_folder(study.data))}{column}{text}, tokenised with the "
         f"tokenizer of the base{_tokens(provenance)}{_separated(study, provenance)}.",
@@ -92,9 +94,10 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
 
 def _held(study: Study) -> str:
     """Return how the base was held in memory where that is not the usual way."""
+    stored = "" if study.quantization == "none" else ", whose linear weights were stored as 4-bit NF4"
     spread = ", which lay on all GPUs of one machine" if study.device_map != "none" else ""
     recomputed = ", whose layers the backward pass recomputed"
-    return spread + (recomputed if study.gradient_checkpointing else "")
+    return stored + spread + (recomputed if study.gradient_checkpointing else "")
 
 
 def _separated(study: Study, provenance: Mapping[str, Any]) -> str:

@@ -81,7 +81,8 @@ def _dataset(
         path, _, config = name.partition(":")
         kind, source = "hugging_face", {"path": path, "config_name": config, "revision": revision}
     elif revision is not None:
-        kind, source = "http", {"url": f"https://huggingface.co/{name}/tree/{revision}"}
+        repository, _, _ = name.partition(" ")  # without the bits of a base
+        kind, source = "http", {"url": f"https://huggingface.co/{repository}/tree/{revision}"}
     return Dataset(name[:500], str(digest)[:36], kind, json.dumps(source), profile=profile)
 
 

@@ -199,9 +199,11 @@ def test_command_repeats_every_choice_of_base_and_text() -> None:
         "dtype": "bfloat16",
     }
     chosen |= {"gradient_checkpointing": True, "device_map": "auto", "block_size": 512}
+    chosen |= {"quantization": "4bit"}
     study = Study.from_dict({**VALUES, **chosen})
     options = "--data own.csv --text-column body --document-separator newline"
     settings = "--set dtype=bfloat16 --set gradient_checkpointing=true --set device_map=auto "
+    settings += "--set quantization=4bit "
     assert _step(-0.2, 0.2, study).command == (
         f"hylorada run learnable_bucketing {options} {settings}"
         "--block-size 1024 --name learnable_bucketing-1024"

@@ -565,6 +565,7 @@ def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again
         "spread_test",
         "gradient_checkpointing",
         "device_map",
+        "quantization",
         "grid",
     }
     arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}

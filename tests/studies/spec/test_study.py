@@ -414,6 +414,7 @@ _CHANGES: dict[str, Any] = {
     "dtype": "bfloat16",
     "gradient_checkpointing": True,
     "device_map": "auto",
+    "quantization": "4bit",
     "train_blocks": 99,
     "epochs": 1,
     "eval_every": 4,

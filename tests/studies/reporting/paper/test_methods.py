@@ -199,6 +199,7 @@ _STUDY_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
     "dtype": ("bfloat16", {}),
     "gradient_checkpointing": (True, {}),
     "device_map": ("auto", {}),
+    "quantization": ("4bit", {}),
     "trials": (3, {}),
     "train_blocks": (500, {}),
     "epochs": (3, {}),

@@ -27,6 +27,8 @@ def test_base_and_text_of_the_hub_have_its_addresses() -> None:
     assert json.loads(text.profile or "") == {"num_rows": 9}
     assert (base.digest, base.source_type) == ("f" * 36, "http")
     assert json.loads(base.source) == {"url": "https://huggingface.co/gpt2/tree/abc"}
+    bits = inputs_of({**provenance, "model": "gpt2 (4-bit nf4)"})["base"].dataset
+    assert (bits.name, bits.source) == ("gpt2 (4-bit nf4)", base.source)
 
 
 def test_local_base_and_text_are_named_as_the_user_named_them() -> None:
