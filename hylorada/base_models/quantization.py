@@ -4,8 +4,10 @@ Nothing here imports bitsandbytes unless such a base is asked for.
 """
 
 import contextlib
+import copy
 import importlib.util
 import io
+import math
 import sys
 import warnings
 from typing import Any
@@ -35,11 +37,19 @@ def is_4bit(module: nn.Module) -> bool:
 
 
 def dequantized(weight: Any) -> Tensor:
-    """Return the weight [d_out, d_in] that a 4-bit module computes with, in its base's dtype."""
+    """Return the weight [d_out, d_in] that the bits of a module stand for, in its base's dtype.
+
+    Blocks that share a scale run on from row to row. bitsandbytes 0.50's kernel for CPUs takes
+    other scales where d_in is no multiple of a block, so it reads a row for each block here.
+    """
     from bitsandbytes.functional import dequantize_4bit
 
-    full: Tensor = dequantize_4bit(weight.data, weight.quant_state)
-    return full
+    state = copy.copy(weight.quant_state)
+    shape, size = state.shape, state.blocksize
+    count = math.prod(shape)
+    state.shape = (1, count) if count % size else (count // size, size)
+    full: Tensor = dequantize_4bit(weight.data, state)
+    return full.view(shape)
 
 
 def is_repacked(module: nn.Module) -> bool:
