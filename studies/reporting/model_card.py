@@ -29,11 +29,12 @@ def model_card(winner: Winner, output: Path) -> str:
     """
     study, arm, run = winner.study, winner.arm, winner.run
     model = published_name(study.model, output)
+    base = base_label(without_folder(study.model), study.quantization)
     sections = [
         _front_matter(winner),
         f"# {study.name}: {arm.arm}",
-        f"A HyLoRADA adapter for `{base_label(without_folder(study.model), study.quantization)}`, "
-        f"exported from a study with `hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
+        f"A HyLoRADA adapter for `{base}`, exported from a study with "
+        f"`hylorada export`: arm `{arm.arm}`, configuration of search trial `{run.winner}`, "
         f"confirm run `{run.name}` (paired seed {winner.seed}).",
         "## Result",
         _perplexities(winner),
@@ -123,12 +124,12 @@ def _sentence(comparison: Comparison) -> str:
 def _training(winner: Winner, model: str) -> str:
     study, arm, run, provenance = winner.study, winner.arm, winner.run, winner.results.provenance
     place = ", a local folder relative to this one" if os.path.isabs(study.model) else ""
-    data = without_folder(study.data)
+    base, data = base_label(model, study.quantization), without_folder(study.data)
     named = (seed_name(study.seed_list, number) for number in sorted(set(arm.seeds)))
     seeds = ", ".join(map(str, named))
     return _table(
         {
-            "base": f"`{base_label(model, study.quantization)}`{place}, {_base(winner)}, {study.dtype}",
+            "base": f"`{base}`{place}, {_base(winner)}, {study.dtype}",
             "data": f"`{data}`, fingerprint `{provenance['data_fingerprint']}`",
             "block size": f"{study.block_size} tokens",
             "training": f"{run.training['max_steps']} steps of {run.training['batch_size']} "

@@ -94,7 +94,9 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
 
 def _held(study: Study) -> str:
     """Return how the base was held in memory where that is not the usual way."""
-    stored = "" if study.quantization == "none" else ", whose linear weights were stored as 4-bit NF4"
+    stored = (
+        "" if study.quantization == "none" else ", whose linear weights were stored as 4-bit NF4"
+    )
     spread = ", which lay on all GPUs of one machine" if study.device_map != "none" else ""
     recomputed = ", whose layers the backward pass recomputed"
     return stored + spread + (recomputed if study.gradient_checkpointing else "")

@@ -26,9 +26,7 @@ def test_missing_package_is_one_problem_that_names_the_extra(
 
 def test_float64_is_refused(tmp_path: Path, toy_model: str) -> None:
     pytest.importorskip("bitsandbytes")
-    study = get_study(
-        "learnable_bucketing", model=toy_model, quantization="4bit", dtype="float64"
-    )
+    study = get_study("learnable_bucketing", model=toy_model, quantization="4bit", dtype="float64")
     with pytest.raises(InputError, match="dtype float64: a base of 4 bits computes in float32"):
         prepare(study, Options(storage=tmp_path / "runs"))
 
