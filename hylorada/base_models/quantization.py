@@ -4,7 +4,6 @@ Nothing here imports bitsandbytes unless such a base is asked for.
 """
 
 import contextlib
-import copy
 import importlib.util
 import io
 import math
@@ -39,17 +38,25 @@ def is_4bit(module: nn.Module) -> bool:
 def dequantized(weight: Any) -> Tensor:
     """Return the weight [d_out, d_in] that the bits of a module stand for, in its base's dtype.
 
-    Blocks that share a scale run on from row to row. bitsandbytes 0.50's kernel for CPUs takes
-    other scales where d_in is no multiple of a block, so it reads a row for each block here.
+    On CPUs it reads the bits itself: bitsandbytes 0.50's kernel for CPUs takes wrong scales where
+    d_in is no multiple of a block.
     """
+    state = weight.quant_state
+    if weight.device.type == "cpu" and not state.nested:
+        return _read(weight.data, state)
     from bitsandbytes.functional import dequantize_4bit
 
-    state = copy.copy(weight.quant_state)
-    shape, size = state.shape, state.blocksize
-    count = math.prod(shape)
-    state.shape = (1, count) if count % size else (count // size, size)
     full: Tensor = dequantize_4bit(weight.data, state)
-    return full.view(shape)
+    return full
+
+
+def _read(packed: Tensor, state: Any) -> Tensor:
+    """Look up two values in each byte, and scale them by blocks, which run on from row to row."""
+    byte = packed.view(-1)
+    values = state.code[torch.stack((byte >> 4, byte & 15), 1).view(-1).int()]
+    scales = state.absmax.repeat_interleave(state.blocksize)
+    count = math.prod(state.shape)
+    return (values[:count] * scales[:count]).view(state.shape).to(state.dtype)
 
 
 def is_repacked(module: nn.Module) -> bool:
