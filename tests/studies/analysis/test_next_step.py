@@ -192,7 +192,7 @@ def test_command_repeats_the_base_and_the_text_of_the_study() -> None:
 
 
 def test_command_repeats_every_choice_of_base_and_text() -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "data": "own.csv",
         "text_column": "body",
         "document_separator": "newline",
