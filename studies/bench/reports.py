@@ -1,7 +1,7 @@
 """The cost of a pack's report: evaluation, checkpoint, and the messages through host and Tune."""
 
-import time
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +9,19 @@ from hylorada import Blocks
 from studies.bench.designs import trial_adapter
 from studies.bench.loops import trial_training
 from studies.bench.options import Setting
+from studies.bench.timed_engine import PARTS, TIMES, TimedEngine
 from studies.engine.cluster import Cluster
 from studies.trials.messages import Job, Report
 
 EVERY = 25  # optimizer steps between reports
+_TURNS = 4  # of a run with all reports and one without; their order alternates
 
 
 class _Jobs:
-    """A source of K jobs that notes when the last of them reported each step."""
+    """A source of K jobs that notes their failures."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = jobs
-        self.times: dict[int, float] = {}
         self.failures: list[str] = []
 
     def remaining(self) -> int:
@@ -32,8 +33,7 @@ class _Jobs:
         return (self._jobs.pop(0), 0) if self._jobs else None
 
     def on_report(self, name: str, report: Report) -> bool:
-        """Note the time of a report, and let the trial continue."""
-        self.times[report.step] = time.perf_counter()
+        """Let the trial continue."""
         return False
 
     def on_failure(self, name: str, reason: str, traceback: str) -> None:
@@ -47,7 +47,7 @@ class _Jobs:
 def report_cost(
     setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path
 ) -> dict[str, Any]:
-    """Train ``seats`` trials twice: with reports between the first and the last, and without.
+    """Train ``seats`` trials with reports between the first and the last, and without, in turns.
 
     Only the time between the first and the last report, which both runs have, is compared, so it
     includes neither startup nor compilation.
@@ -55,7 +55,11 @@ def report_cost(
     periods = 8 if setting.device == "cuda" else 3
     last = EVERY * (periods + 1)
     plans = {"with": tuple(range(EVERY, last + 1, EVERY)), "without": (EVERY, last)}
-    engine = {"model": setting.base, "dtype": setting.dtype}
+    engine = {
+        "engine": f"{TimedEngine.__module__}:{TimedEngine.__name__}",
+        "model": setting.base,
+        "dtype": setting.dtype,
+    }
     batch_size = setting.batch_size
     cluster = Cluster(
         address=None,
@@ -65,34 +69,77 @@ def report_cost(
         blocks=dict(blocks),
         workspace=workspace,
     )
+    spans: dict[str, list[dict[str, float]]] = {plan: [] for plan in plans}
     try:
-        seconds = {
-            k: _time(cluster, setting, seats, steps, workspace / k) for k, steps in plans.items()
-        }
+        for turn in range(_TURNS):
+            for plan in sorted(plans, reverse=turn % 2 == 0):
+                folder = workspace / f"{plan}-{turn}"
+                _train(cluster, setting, seats, plans[plan], folder)
+                spans[plan].append(span(folder / TIMES, plans[plan]))
     finally:
         cluster.close()
-    reports = periods - 1
-    extra = seconds["with"] - seconds["without"]
+    eval_blocks = blocks["validation"].num_blocks
+    return {"eval_blocks": eval_blocks, **cost(spans["with"], spans["without"], seats, periods)}
+
+
+def cost(
+    with_reports: Sequence[Mapping[str, float]],
+    without: Sequence[Mapping[str, float]],
+    seats: int,
+    periods: int,
+) -> dict[str, Any]:
+    """Return what a report costs, in all and in parts.
+
+    The overhead is all but the evaluation: what the pack stands still for, and how much slower its
+    steps are while files are written and messages are sent beside them.
+
+    Args:
+        with_reports: seconds of each part, for each run with all reports.
+        without: the same for each run with the first and the last report alone.
+        seats: trials in the pack.
+        periods: number of times :data:`EVERY` steps in a run.
+    """
+    reports, turns = periods - 1, len(without)
+    extras = [
+        {part: more[part] - less[part] for part in less}
+        for more, less in zip(with_reports, without, strict=True)
+    ]
+    a_report = {p: 1e3 * sum(e[p] for e in extras) / turns / reports / seats for p in extras[0]}
+    steps = sum(run["steps"] for run in without) / turns / periods  # seconds of EVERY steps
+    overheads = [100 * (e["all"] - e["evaluation"]) / reports / steps for e in extras]
+    seconds = {k: sum(r["all"] for r in v) for k, v in (("w", with_reports), ("wo", without))}
     return {
         "seats": seats,
         "every": EVERY,
-        "reports": reports,
-        "eval_blocks": blocks["validation"].num_blocks,
-        "seconds_with": seconds["with"],
-        "seconds_without": seconds["without"],
-        "ms_per_report": 1e3 * extra / reports / seats,
-        "cost_percent": 100 * extra / seconds["without"],
+        "reports": reports * turns,
+        "seconds_with": seconds["w"],
+        "seconds_without": seconds["wo"],
+        "ms_per_report": a_report["all"],
+        "cost_percent": 100 * (seconds["w"] - seconds["wo"]) / seconds["wo"],
+        "ms_of_parts": {part: ms for part, ms in a_report.items() if part != "all"},
+        "overhead_percent": sum(overheads) / turns,
+        "overhead_percents": overheads,
     }
 
 
-def _time(
+def span(times: Path, steps: tuple[int, ...]) -> dict[str, float]:
+    """Return the seconds from the first report to the last: all, each part, and the steps' own."""
+    lines = [json.loads(line) for line in times.read_text().splitlines()]
+    # The last line of a step: should the trials not report together, it counts the last of them.
+    by_step = {line["step"]: line for line in lines}
+    first, last = by_step[steps[0]], by_step[steps[-1]]
+    parts = {part: last[part] - first[part] for part in PARTS}
+    whole = last["clock"] - first["clock"]
+    return {"all": whole, **parts, "steps": whole - sum(parts.values())}
+
+
+def _train(
     cluster: Cluster, setting: Setting, seats: int, steps: tuple[int, ...], folder: Path
-) -> float:
+) -> None:
     source = _Jobs([_job(setting, k, steps, folder) for k in range(seats)])
     cluster.run(source)
     if source.failures:
         raise RuntimeError(f"the trials that measure reports failed: {source.failures[0]}")
-    return source.times[steps[-1]] - source.times[steps[0]]
 
 
 def _job(setting: Setting, trial: int, steps: tuple[int, ...], folder: Path) -> Job:
