@@ -107,15 +107,15 @@ def cost(
     a_report = {p: 1e3 * sum(e[p] for e in extras) / turns / reports / seats for p in extras[0]}
     steps = sum(run["steps"] for run in without) / turns / periods  # seconds of EVERY steps
     overheads = [100 * (e["all"] - e["evaluation"]) / reports / steps for e in extras]
-    seconds = {k: sum(r["all"] for r in v) for k, v in (("w", with_reports), ("wo", without))}
+    seconds, bare = (sum(run["all"] for run in runs) for runs in (with_reports, without))
     return {
         "seats": seats,
         "every": EVERY,
         "reports": reports * turns,
-        "seconds_with": seconds["w"],
-        "seconds_without": seconds["wo"],
+        "seconds_with": seconds,
+        "seconds_without": bare,
         "ms_per_report": a_report["all"],
-        "cost_percent": 100 * (seconds["w"] - seconds["wo"]) / seconds["wo"],
+        "cost_percent": 100 * (seconds - bare) / bare,
         "ms_of_parts": {part: ms for part, ms in a_report.items() if part != "all"},
         "overhead_percent": sum(overheads) / turns,
         "overhead_percents": overheads,
