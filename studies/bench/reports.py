@@ -14,7 +14,7 @@ from studies.engine.cluster import Cluster
 from studies.trials.messages import Job, Report
 
 EVERY = 25  # optimizer steps between reports
-_TURNS = 4  # of a run with all reports and one without; their order alternates
+_TURNS = 3  # of a run with all reports and one without; their order alternates
 
 
 class _Jobs:

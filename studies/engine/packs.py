@@ -36,7 +36,7 @@ from hylorada.runtime.cores import available_cores
 from hylorada.runtime.devices import own_threads
 from hylorada.runtime.memory import process_peak
 from hylorada.training.checkpoint import copy_seat
-from studies.engine.report_files import ReportFiles
+from studies.engine.report_files import ReportFiles, Unwritten
 from studies.files.folder_files import patiently
 from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file, split_for
 
@@ -266,7 +266,10 @@ class Engine:
         ending = {n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]}
         by_name = self._evaluate(ending, {n: o.job.last_split for n, o in ending.items()})
         self._charge(due.values(), began)
-        return {n: self._save(o, evaluations[n], by_name.get(n)) for n, o in due.items()}
+        reports = {n: self._capture(o, evaluations[n], by_name.get(n)) for n, o in due.items()}
+        # Each write waits for the disk, so they run beside each other and beside the next passes.
+        # None begins before all seats are copied, because it would take Python's global lock.
+        return {n: r if isinstance(r, Report) else self._files.write(r) for n, r in reports.items()}
 
     def _evaluate(
         self, occupants: Mapping[str, Occupant], splits: Mapping[str, str]
@@ -283,13 +286,10 @@ class Engine:
             by_name |= zip(names, evaluations, strict=True)
         return by_name
 
-    def _save(
+    def _capture(
         self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None
-    ) -> Report | Future[Report]:
-        """Return a trial's report, and have its files written if the trial can continue from them.
-
-        Each write waits for the disk, so they run beside each other and beside the next passes.
-        """
+    ) -> Report | Unwritten:
+        """Return a trial's report, with a copy of its seat unless the trial has diverged."""
         seat, job = occupant.seat, occupant.job
         if not np.isfinite(evaluation.nll):
             return self._diverged(occupant, Diverged("validation loss", seat.step))
@@ -312,7 +312,7 @@ class Engine:
         )
         occupant.losses = []
         occupant.last = report
-        return self._files.write(job, copy_seat(seat), report, files)
+        return Unwritten(job, copy_seat(seat), report, files)
 
     @staticmethod
     def _diverged(occupant: Occupant, error: Diverged) -> Report:

@@ -3,10 +3,27 @@
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, wait
 from pathlib import Path
+from typing import NamedTuple
 
 from hylorada.training.checkpoint import SeatCopy, write_seat
 from studies.files.folder_files import patiently, write_atomically
 from studies.trials.messages import CHECKPOINT, OWNER, Job, Report
+
+
+class Unwritten(NamedTuple):
+    """A report whose files have yet to be written.
+
+    Attributes:
+        job: the trial's job.
+        seat: its state at the report, for the checkpoint.
+        report: the report.
+        others: content of its other files.
+    """
+
+    job: Job
+    seat: SeatCopy
+    report: Report
+    others: Mapping[Path, bytes]
 
 
 class ReportFiles:
@@ -23,18 +40,17 @@ class ReportFiles:
         self._threads = threads
         self._writing: dict[str, Future[Report]] = {}  # by trial
 
-    def write(
-        self, job: Job, seat: SeatCopy, report: Report, others: Mapping[Path, bytes]
-    ) -> Future[Report]:
-        """Begin to write a report's checkpoint and other files.
+    def write(self, unwritten: Unwritten) -> Future[Report]:
+        """Begin to write a report's files.
 
         Returns:
             The report, as soon as all its files are on the disk.
         """
-        self.wait(job.name)
-        writing = self._threads.submit(_write, job, seat, report, others)
-        self._writing[job.name] = writing
-        writing.add_done_callback(lambda done: self._forget(job.name, done))
+        name = unwritten.job.name
+        self.wait(name)
+        writing = self._threads.submit(_write, unwritten)
+        self._writing[name] = writing
+        writing.add_done_callback(lambda done: self._forget(name, done))
         return writing
 
     def wait(self, name: str) -> None:
@@ -47,8 +63,9 @@ class ReportFiles:
             del self._writing[name]
 
 
-def _write(job: Job, seat: SeatCopy, report: Report, others: Mapping[Path, bytes]) -> Report:
+def _write(unwritten: Unwritten) -> Report:
     """Write the checkpoint last: with it, the report counts."""
+    job, seat, report, others = unwritten
     folder = Path(job.folder)
     patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
     for path, content in others.items():
