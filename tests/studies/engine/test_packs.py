@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from hylorada import Adapter, HyLoRADAConfig, Pack, TrainingConfig
 from hylorada.data.blocks import Blocks
+from hylorada.training.checkpoint import write_seat
 from studies.engine import report_files
 from studies.engine.packs import Engine
 from studies.trials.messages import CHECKPOINT, Job, Report
@@ -58,7 +59,7 @@ def advance(engine: Engine, name: str) -> Report | None:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Return an event without which no checkpoint is written."""
-    event, write = threading.Event(), report_files.write_seat
+    event, write = threading.Event(), write_seat
 
     def wait_and_write(*arguments: Any) -> None:
         assert event.wait(20)

@@ -1,6 +1,7 @@
 """Trials train on while their reports are written and answered, up to the step before the next."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -111,7 +112,7 @@ def test_reports_come_in_order_and_the_last_frees_the_seat(host: host_module.Hos
         engine: Any = host._engine
         task = await _seated(host, "a")
         for step in _DUE:
-            await _until(lambda step=step: ("a", step) in engine.written)
+            await _until(functools.partial(engine.written.__contains__, ("a", step)))
             engine.write("a", step)
             assert (await task).step == step
             task = asyncio.create_task(host.advance("a", "a"))
