@@ -34,6 +34,9 @@ class _Config:
         problems = field_problems(type(self), dataclasses.asdict(self))
         if problems:
             raise InputError(problems)
+        for name, value in list(vars(self).items()):
+            if isinstance(value, list):  # it could be changed later, and has no hash
+                object.__setattr__(self, name, tuple(value))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values; tuples become lists."""
@@ -54,7 +57,7 @@ class _Config:
         problems = field_problems(cls, values)
         if problems:
             raise InputError(problems)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        return cls(**values)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -111,15 +114,15 @@ class HyLoRADAConfig(_Config):
         replication_bucket_range: with fixed buckets, space them linearly over so many positions
             instead of over the block, as the published code did with 32,768: all positions of a
             short block then share the first bucket. Only to reproduce published figures.
-        replication_untrained: with learnable buckets, what no optimizer gets: ``boundaries``, or
-            all parameters of the ``landmarks``, which the published code hung on the base without
-            registering them. Only to reproduce published figures.
+        replication_untrained: with learnable buckets, the parameters withheld from the optimizer:
+            ``boundaries``, or all parameters of the ``landmarks``, which the published code hung on
+            the base without registering them. Only to reproduce published figures.
         landmark_bucketing: ``fixed`` buckets have hard edges; ``learnable`` ones are soft and their
             boundaries are trained; ``soft`` ones start as ``learnable`` ones do, but their
             boundaries are never trained, which separates the effect of softness from that of
-            learning. ``auto`` stands for the verdict of the study in ``bucketing_study``,
-            ``learnable`` if that is confirmed to be better and else ``fixed``; it is read when an
-            adapter is built (:meth:`resolved`).
+            learning. ``auto`` takes the verdict of ``bucketing_study``: ``learnable`` if the study
+            confirmed it to be better, otherwise ``fixed``. The adapter reads it when it is built
+            (:meth:`resolved`).
         bucketing_study: folder of that study (``mlruns/studies/NAME``).
         num_buckets: B. One ``fixed`` bucket makes gates that don't depend on the position.
         bucket_spacing: spacing of fixed buckets.

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hylorada.errors import nearest
@@ -34,6 +35,7 @@ _NUMBER_LIMITS: dict[str, tuple[float, float]] = {
 }
 # Beyond these numbers fp32 overflows or underflows, and the adapter's values would become NaN.
 _LARGEST_WHOLE, _LARGEST_REAL, _SMALLEST = 10**9, 1e30, 1e-30
+_hints = cache(get_type_hints)  # a study checks a configuration several times for each trial
 _ABOVE_ZERO = ("lora_alpha", "temperature", "learning_rate", "max_grad_norm", "adam_epsilon")
 
 
@@ -44,7 +46,7 @@ def field_problems(cls: type, values: Mapping[str, Any]) -> list[str]:
         cls: a configuration dataclass.
         values: its fields by name; missing ones are not looked at.
     """
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     problems = []
     for name, value in values.items():
         if name not in hints:

@@ -15,10 +15,10 @@
 - ``UnreadableCheckpoint`` is raised by :func:`load_seat` and ``read_parameters``. A study
   suppresses it, like any ``InputError`` of a checkpoint, and trains the seat again from its first
   step.
-- ``Diverged`` and ``DoesNotFit`` are not raised here: they take the place of a seat's loss in the
-  results of :func:`train_step` and :func:`read_step`, because the other seats of the step are
-  sound. A study records the first as a diverged trial and raises the second as that trial's
-  failure; :func:`probe` turns the second into an ``InputError``.
+- ``Diverged`` and ``DoesNotFit`` take the place of a seat's loss in the results of
+  :func:`train_step` and :func:`read_step`, because the other seats of the step are sound. A study
+  records the first as a diverged trial and raises the second as that trial's failure; :func:`probe`
+  turns the second into an ``InputError``. :func:`evaluate` raises the second.
 """
 
 import difflib
@@ -61,6 +61,11 @@ class Diverged(Exception):
     def __init__(self, what: str, step: int) -> None:
         super().__init__(f"non-finite {what} at step {step}")
         self.step = step
+        self._what = what
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        # Pickle would otherwise rebuild the exception from its message alone.
+        return type(self), (self._what, self.step)
 
 
 class DoesNotFit(Exception):

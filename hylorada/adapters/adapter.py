@@ -1,8 +1,9 @@
 """The adapter: all trainable parameters of one configuration, an ordinary ``nn.Module``."""
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,14 @@ def group_of(name: str, dimensions: int) -> str:
     return "matrices" if dimensions >= 2 else "scalars"
 
 
+def _whole(seed: SupportsIndex) -> int:
+    """Return a seed as a plain ``int``; numpy's numbers would have other streams and no JSON."""
+    try:
+        return int(operator.index(seed))
+    except TypeError as error:
+        raise InputError(f"seed must be a whole number, got {seed!r}") from error
+
+
 class Adapter(nn.Module):
     """The trainable parameters of one configuration for one base; a :class:`Pack` applies them.
 
@@ -77,7 +86,7 @@ class Adapter(nn.Module):
 
     Raises:
         InputError: ``base`` is not supported, ``config`` is not a :class:`HyLoRADAConfig` or lacks
-            ``max_positions``, or a target module doesn't exist.
+            ``max_positions``, a target module doesn't exist, or ``seed`` is not a whole number.
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class Adapter(nn.Module):
         if config.max_positions is None and (config.position_bias or config.has_buckets or grouped):
             raise InputError("max_positions must be set to the trained block length")
         self.config = config
-        self.seed = seed
+        self.seed = seed = _whole(seed)
         self.targets = select_targets(base, config.target_modules) if lora else {}
         dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
         # keys of a ModuleDict must not contain dots

@@ -2,13 +2,16 @@
 
 import difflib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.base_models.builtin_names import ALL_LINEAR
 from hylorada.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # slow to import
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def architecture_of(model_type: str) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
-def decoder_layers(base: PreTrainedModel) -> dict[str, nn.Module]:
+def decoder_layers(base: "PreTrainedModel") -> dict[str, nn.Module]:
     """Return the decoder layers in order, keyed by their path in the base."""
     path = architecture_of(base.config.model_type).layers
     return {f"{path}.{name}": layer for name, layer in base.get_submodule(path).named_children()}
@@ -102,7 +105,7 @@ class Target:
     layer: int
 
 
-def linear_modules(base: PreTrainedModel) -> dict[str, Target]:
+def linear_modules(base: "PreTrainedModel") -> dict[str, Target]:
     """Return every linear module inside the decoder layers, keyed by its path in the base."""
     targets: dict[str, Target] = {}
     for index, (path, layer) in enumerate(decoder_layers(base).items()):
@@ -117,7 +120,7 @@ def linear_modules(base: PreTrainedModel) -> dict[str, Target]:
 
 
 def select_targets(
-    base: PreTrainedModel, target_modules: tuple[str, ...] | None
+    base: "PreTrainedModel", target_modules: tuple[str, ...] | None
 ) -> dict[str, Target]:
     """Return the linear modules to adapt, keyed by their path in the base.
 
@@ -148,7 +151,7 @@ def _closest(name: str, known: set[str]) -> str:
     return (difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0) or ["none"])[0]
 
 
-def head_of(base: PreTrainedModel) -> tuple[Tensor, Tensor | None]:
+def head_of(base: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
     """Return the weight [V, d] and the bias [V], if there is one, of the language-model head."""
     head = base.get_output_embeddings()
     assert isinstance(head, nn.Linear)

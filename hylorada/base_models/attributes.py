@@ -1,10 +1,12 @@
 """The attributes that a model with an adapter shares with models of transformers and PEFT."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+
+from hylorada.errors import InputError
 
 _ONE_ADAPTER = "it holds one adapter; use from_pretrained, disable_adapter and merge_and_unload"
 _LOADING = "transformers calls it while it loads a base; load the base first"
@@ -166,6 +168,17 @@ class BaseAttributes(nn.Module):
         share = 100 * trainable / total
         print(
             f"trainable params: {trainable:,d} || all params: {total:,d} || trainable%: {share:.4f}"
+        )
+
+    def _replicate_for_data_parallel(self) -> Self:
+        """Refuse ``nn.DataParallel``, which Trainer uses where it sees several GPUs.
+
+        Raises:
+            InputError: always, because replicas lose the base's slots, and with them the adapter.
+        """
+        raise InputError(
+            "nn.DataParallel is not supported; start with torchrun or accelerate launch, or set "
+            "CUDA_VISIBLE_DEVICES"
         )
 
     def _get_name(self) -> str:

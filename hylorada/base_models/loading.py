@@ -4,15 +4,17 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from safetensors import safe_open
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
@@ -20,6 +22,9 @@ from hylorada.base_models.architectures import ARCHITECTURES, select_targets
 from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.finding import BaseLocation, cached_commit, find_base
 from hylorada.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # takes seconds to import
 
 SUPPORTED_MODEL_TYPES = tuple(sorted(ARCHITECTURES))
 
@@ -98,10 +103,8 @@ def inspect_base(model: str) -> BaseInfo:
             f"model {model!r}: `max_position_embeddings` must be at least 1, got {max_positions}"
         )
     with _loading(model, source):
-        empty = _without_weights(config)
-        num_parameters = int(empty.num_parameters())
-        embedding: Any = empty.get_input_embeddings()
-        _check_weights(model, source)
+        count = _count_builtin if model == TINY else _count_and_check
+        num_parameters, num_embeddings = count(model, source, config)
     commit = None if source.weights else cached_commit(source.location)
     return BaseInfo(
         name=model,
@@ -113,7 +116,7 @@ def inspect_base(model: str) -> BaseInfo:
         fingerprint=_hash_files(source.weights) if source.weights else commit or "unknown",
         config_fingerprint=_hash_config(source.config) if source.config else None,
         revision=commit,
-        num_embeddings=int(embedding.num_embeddings),
+        num_embeddings=num_embeddings,
     )
 
 
@@ -142,14 +145,20 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
 
 def load_base(
-    model: str, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
-) -> PreTrainedModel:
+    model: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    device_map: str | Mapping[str, int | str] | None = None,
+) -> "PreTrainedModel":
     """Load a base: frozen, in eval mode, without a key/value cache.
 
     Args:
         model: `tiny`, `smollm2-135m`, a folder with a config.json, or a hub id.
         dtype: dtype of all parameters.
         device: device of all parameters.
+        device_map: devices of the layers instead, as transformers takes them: "auto" or "balanced"
+            spread the base over all GPUs, a mapping names a device for each module.
 
     Raises:
         InputError: the base can't be found, its architecture isn't supported, or its weights don't
@@ -158,17 +167,18 @@ def load_base(
     source = find_base(model)
     _load_config(model, source)  # raises where the architecture isn't supported
     with _loading(model, source):
-        base = _from_pretrained(model, source, dtype=dtype)
+        base = _from_pretrained(model, source, dtype=dtype, device_map=device_map)
     base.config.use_cache = False
     if not source.weights:
         # transformers no longer records the commit
         base.config._commit_hash = cached_commit(source.location)
     base.requires_grad_(False).eval()
-    base.to(device=device)  # type: ignore[call-arg]
+    if device_map is None:
+        base.to(device=device)  # type: ignore[call-arg]
     return base
 
 
-def _from_pretrained(model: str, source: BaseLocation, **options: Any) -> PreTrainedModel:
+def _from_pretrained(model: str, source: BaseLocation, **options: Any) -> "PreTrainedModel":
     """Load a base, and refuse missing and unknown weights.
 
     transformers would initialise missing weights with random numbers.
@@ -210,6 +220,21 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
+def _count_and_check(model: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
+    """Return the number of a base's parameters and embeddings, after checking its weights."""
+    empty = _without_weights(config)
+    embedding: Any = empty.get_input_embeddings()
+    _check_weights(model, source)
+    return int(empty.num_parameters()), int(embedding.num_embeddings)
+
+
+def _count_builtin(_: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
+    """Return the same for the built-in base, whose weights tests check: it saves seconds."""
+    with safe_open(source.weights[0], framework="np") as weights:
+        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    return sum(map(math.prod, shapes)), int(config.vocab_size)
+
+
 def _check_weights(model: str, source: BaseLocation) -> None:
     """Compare names and shapes of the weights on this machine with what the config declares."""
     if source.gguf_file:  # reading it would decode all weights
@@ -222,11 +247,14 @@ def _check_weights(model: str, source: BaseLocation) -> None:
         # a base of the hub whose weights have not been downloaded yet
 
 
+def smollm2_config() -> PreTrainedConfig:
+    """Return the configuration of SmolLM2-135M, without reading its file."""
+    return transformers.AutoConfig.for_model("llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True)
+
+
 def _load_config(model: str, source: BaseLocation) -> PreTrainedConfig:
     if model == SMOLLM2:
-        return transformers.AutoConfig.for_model(
-            "llama", **_SMOLLM2_SHAPE, tie_word_embeddings=True
-        )
+        return smollm2_config()
     with _loading(model, source):
         values, _ = PreTrainedConfig.get_config_dict(source.location, **source.options())
         if code := _foreign_code(values):
@@ -268,7 +296,7 @@ def target_problems(model: str, names: Iterable[str]) -> list[str]:
     return problems
 
 
-def _without_weights(config: PreTrainedConfig) -> PreTrainedModel:
+def _without_weights(config: PreTrainedConfig) -> "PreTrainedModel":
     with torch.device("meta"):
         base: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
             config,
@@ -324,8 +352,8 @@ def _problem(model: str, source: BaseLocation, error: BaseException) -> str:
         return f"model {model!r}: no folder and no hub model; {hint}"
     if not source.weights and source.local_files_only:
         return (
-            f"model {model!r}: no folder, no cached copy, no way to the hub; "
-            f"fetch it with: hf download {model}"
+            f"model {model!r}: not a folder, not cached, and the hub can't be reached. "
+            f"Download it with: hf download {model}"
         )
     return f"model {model!r}: {first_line(error)}"
 

@@ -39,9 +39,14 @@ def render_chats(
         where: data and column, for error messages.
 
     Raises:
-        InputError: the tokenizer has no chat template, or the template rejects a chat.
+        InputError: there is no tokenizer, it has no chat template, or the template rejects a chat.
     """
-    if tokenizer is None or not tokenizer.chat_template:
+    if tokenizer is None:
+        raise InputError(
+            f"{where} holds chats, which only a tokenizer's chat template turns into text; pass "
+            "the tokenizer of the base, or name a column of text (--text-column)"
+        )
+    if not tokenizer.chat_template:
         raise InputError(
             f"{where} holds chats, and the tokenizer of the base has no chat template; use a base "
             "whose tokenizer has one, or name a column of text (--text-column)"

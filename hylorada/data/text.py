@@ -237,10 +237,9 @@ def _complete(
     if "train" not in splits:
         if split in splits:
             return {split: tuple(splits[split])}, {split: sources[split]}
-        there = ", ".join(sorted(splits)) or "no split that is named after one"
-        raise InputError(
-            f"data {data!r}: no train split; it has: {there}; splits are named {keywords()}"
-        )
+        names = ", ".join(sorted(splits))
+        there = f"it has: {names}" if names else "none of its files or splits has a split's name"
+        raise InputError(f"data {data!r}: no train split; {there}; splits are named {keywords()}")
     missing = [name for name in SPLITS if name not in splits]
     pieces = dict(zip(["train", *missing], _cut(splits["train"], len(missing)), strict=True))
     origins = {**dict.fromkeys(missing, SplitSource(cut_from="train")), **sources}

@@ -23,12 +23,14 @@ class Masks:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the masks for an input x [K, b, T, ...]."""
-        # numbers are drawn in the order of memory, which must not depend on the strides of x
-        masks = torch.ones_like(x, memory_format=torch.contiguous_format)
+        # numbers are drawn in the order of memory, which must not depend on the strides of x, and
+        # on the device of the streams, from which layers may have been moved away
+        device = self._seats[0][0].dropout_stream.device
+        masks = torch.ones_like(x, memory_format=torch.contiguous_format, device=device)
         for mask, (adapter, rate) in zip(masks, self._seats, strict=True):
             if rate:
                 mask.bernoulli_(1 - rate, generator=adapter.dropout_stream).div_(1 - rate)
-        return masks
+        return masks.to(x.device)
 
 
 def lora_masks(adapters: Sequence[Adapter], path: str) -> Masks | None:

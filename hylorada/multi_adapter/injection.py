@@ -5,6 +5,7 @@ checks still hold. Forward hooks would do the same, but torch.compile distinguis
 hooks, and one compiled layer could not serve all layers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.landmarks.per_layer import LayerMix
 from hylorada.errors import InputError
+from hylorada.multi_adapter.spread_base import change_class, has_own_forward
 
 
 @dataclass(eq=False)
@@ -125,17 +127,38 @@ def open_slot(module: nn.Module) -> None:
     """Give a linear module a slot; the module is restored when its last pack closes.
 
     Raises:
-        InputError: the module is of another class, such as a quantized one.
+        InputError: the module is of another class, such as a quantized one, or another tool has
+            replaced its forward.
     """
     if type(module) not in _SLOTTED.keys() | _PLAIN.keys():
         raise InputError(
             f"linear modules of class {type(module).__name__} are not supported; "
             "load the base unquantized"
         )
+    if has_own_forward(module):
+        raise InputError(
+            f"a linear module of class {type(module).__name__} has a forward of its own, which "
+            "adapters don't reach; load the base afresh"
+        )
     if type(module) in _SLOTTED:
-        module.__class__ = _SLOTTED[type(module)]
+        change_class(module, _SLOTTED[type(module)])
         vars(module).update(slot=None, slot_users=0)
     vars(module)["slot_users"] += 1
+
+
+def open_slots(modules: Sequence[nn.Module]) -> None:
+    """Give each linear module a slot, or none of them.
+
+    Raises:
+        InputError: :func:`open_slot` refuses a module; all are left as they were.
+    """
+    for number, module in enumerate(modules):
+        try:
+            open_slot(module)
+        except InputError:
+            for opened in modules[:number]:
+                close_slot(opened)
+            raise
 
 
 def close_slot(module: nn.Module) -> None:
@@ -143,7 +166,7 @@ def close_slot(module: nn.Module) -> None:
     state = vars(module)
     state["slot_users"] -= 1
     if not state["slot_users"]:
-        module.__class__ = _PLAIN[type(module)]
+        change_class(module, _PLAIN[type(module)])
         del state["slot"], state["slot_users"]
 
 

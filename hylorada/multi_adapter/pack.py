@@ -7,8 +7,8 @@ and every operation acts row by row: a seat's numbers don't depend on its neighb
 that turns to NaN harms no other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -38,8 +38,11 @@ from hylorada.base_models.architectures import (
     linear_modules,
 )
 from hylorada.multi_adapter.chunked_loss import Head, head_nll
+from hylorada.multi_adapter.compiled_layers import compiled, mark_dynamic
 from hylorada.multi_adapter.dropout import draws_in_layers, landmark_masks, lora_masks
-from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slot
+from hylorada.multi_adapter.injection import LowRank, Slot, close_slot, fill_slot, open_slots
+from hylorada.multi_adapter.recomputation import Recomputation, checkpointed
+from hylorada.multi_adapter.spread_base import device_of, is_spread, moved
 from hylorada.multi_adapter.stacking import (
     all_targets,
     factor_sizes,
@@ -47,10 +50,6 @@ from hylorada.multi_adapter.stacking import (
     stacked_factors,
 )
 from hylorada.runtime.devices import column, to_device
-
-# Limit on the compiled variants of a layer. Beyond torch's default of 8, it would silently run
-# eagerly.
-_VARIANTS = 64
 
 
 class _Pass:
@@ -140,7 +139,7 @@ class _Pass:
         updates = [u for a in adapters if (u := a.lora_at(path)) is not None]
         magnitude = torch.stack(magnitudes)
         norms = updated_norms(
-            weight_of(self.base.get_submodule(path)).to(magnitude.dtype),
+            weight_of(self.base.get_submodule(path)).to(magnitude),
             *padded_updates(updates),
             column(tuple((a.config.scaling,) for a in adapters), magnitude.dtype, magnitude.device)[
                 0
@@ -198,14 +197,16 @@ class Pack:
         compile_backend: backend of ``torch.compile``, such as ``inductor``; None runs eagerly. One
             decoder layer is compiled, on first use, and serves all layers, adapters and pack sizes.
             That takes half a minute and pays off on a GPU.
+        gradient_checkpointing: keep only the decoder layers' inputs for the backward pass, which
+            computes the rest again: less memory, more time, the same gradients.
 
     Attributes:
         max_seats: number of seats that training puts into one pass. None until memory has run out
             once, then lowered.
 
     Raises:
-        InputError: ``base`` is not a transformers model, is of an unsupported type, or has other
-            adapters in it.
+        InputError: ``base`` is not a transformers model, is of an unsupported type or quantized, or
+            has other adapters in it; it is left as it was.
 
     Example:
         >>> pack = Pack(base)                                          # doctest: +SKIP
@@ -213,56 +214,43 @@ class Pack:
         >>> nll.mean((1, 2)).sum().backward()                          # doctest: +SKIP
     """
 
-    def __init__(self, base: PreTrainedModel, *, compile_backend: str | None = None) -> None:
+    def __init__(
+        self,
+        base: PreTrainedModel,
+        *,
+        compile_backend: str | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> None:
         check_base(base)
         architecture = architecture_of(base.config.model_type)
-        self.base = base.eval().requires_grad_(False)
+        self.base = base
         self._body = base.get_submodule(architecture.body)
         self._head = Head.of(*head_of(base))
         self._layers = list(decoder_layers(base).values())
-        self._pass: _Pass | None = None
+        self._running = Prepared(None, {}, [])
         self.max_seats: int | None = None
+        self._spread = is_spread(base)
         self._linear = {path: base.get_submodule(path) for path in linear_modules(base)}
-        for module in self._linear.values():
-            open_slot(module)
+        open_slots(list(self._linear.values()))
+        base.eval().requires_grad_(False)  # only now, because a refused base stays as it was
         self._attentions = [layer.get_submodule(architecture.attention) for layer in self._layers]
         self._handle = base.get_submodule(architecture.final_norm).register_forward_hook(
             self._add_landmarks
         )
-        self.compile_backend = compile_backend
+        self._compiles = compile_backend is not None
+        self._changes_layers = gradient_checkpointing or self._compiles
         self._uncompiled = False
-        self._mark: Callable[[Slot | AttentionSlot], None] | None = None
-        if compile_backend is not None:
-            self._compile(compile_backend)
-
-    def _compile(self, backend: str) -> None:
-        # torch._dynamo takes seconds to import, so it is imported only when needed
-        from torch._dynamo import config, maybe_mark_dynamic
-
-        # one variant each for training and evaluation, the first layer and the others, one seat
-        # and many
-        config.recompile_limit = max(config.recompile_limit, _VARIANTS)
-
-        def serve_any_seats(forward: Callable[..., Any]) -> Callable[..., Any]:
-            compiled = torch.compile(forward, backend=backend)
-
-            def call(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-                # compiled code can't draw from a seat's own random stream
-                draws = self._pass is not None and self._pass.draws_in_layers
-                if draws or self._uncompiled:
-                    return forward(hidden_states, *args, **kwargs)
-                maybe_mark_dynamic(hidden_states, 0)
-                return compiled(hidden_states, *args, **kwargs)
-
-            return call
-
-        def mark(part: Slot | AttentionSlot) -> None:
-            for tensor, dimension in part.dynamic():
-                maybe_mark_dynamic(tensor, dimension)
-
-        self._mark = mark
+        self._forwards = [vars(layer).get("forward") for layer in self._layers]
         for layer in self._layers:
-            layer.forward = serve_any_seats(layer.forward)
+            if compile_backend is not None:
+                layer.forward = compiled(layer.forward, compile_backend, self._runs_eagerly)
+            if gradient_checkpointing:  # outside, because it can't be compiled
+                layer.forward = checkpointed(layer.forward, self.checkpoint_contexts)
+
+    def _runs_eagerly(self) -> bool:
+        """Return whether layers must run uncompiled: no compiled code draws from seats' streams."""
+        now = self._running.now
+        return self._uncompiled or (now is not None and now.draws_in_layers)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -279,9 +267,11 @@ class Pack:
         for module in self._linear.values():
             close_slot(module)
         self._linear = {}
-        if self.compile_backend is not None:
-            for layer in self._layers:
+        if self._changes_layers:
+            for layer, forward in zip(self._layers, self._forwards, strict=True):
                 del layer.forward
+                if forward is not None:  # of a hook of accelerate
+                    layer.forward = forward
 
     def token_nll(self, adapters: Sequence[Adapter], input_ids: Tensor) -> Tensor:
         """Return the NLL in nats of each predicted token.
@@ -299,8 +289,9 @@ class Pack:
             self.prepare(adapters, torch.arange(length, device=flat.device)[None], rows)
         ):
             hidden = self._body(input_ids=flat, use_cache=False).last_hidden_state
-        nll = head_nll(hidden[:, :-1], self._head, flat[:, 1:])
-        return nll.view(seats, rows, length - 1)
+        place = self._head.weight.device
+        nll = head_nll(hidden[:, :-1].to(place), self._head, flat[:, 1:].to(place))
+        return nll.view(seats, rows, length - 1).to(flat.device)
 
     def prepare(
         self,
@@ -325,20 +316,27 @@ class Pack:
             return Prepared(None, {}, [])
         now = _Pass(tuple(adapters), positions, rows, Tokens(mask, history), self.base)
         prepared = Prepared(now, now.slots(), now.attention())
+        if self._spread:
+            prepared = self._moved(prepared)
         if prepared.attention:
             for adapter in adapters:
                 adapter.check_attention(self.base)
-        if self._mark is not None:
-            for slot in prepared.slots.values():
-                self._mark(slot)
-            for changes in prepared.attention:
-                self._mark(changes)
+        if self._compiles:
+            mark_dynamic(*prepared.slots.values(), *prepared.attention)
         return prepared
+
+    def _moved(self, prepared: Prepared) -> Prepared:
+        """Return what was prepared on the devices of the layers that it is for."""
+        slots = {
+            path: moved(s, device_of(self._linear[path])) for path, s in prepared.slots.items()
+        }
+        layers = zip(prepared.attention, self._layers[: len(prepared.attention)], strict=True)
+        return Prepared(prepared.now, slots, [moved(s, device_of(layer)) for s, layer in layers])
 
     @contextmanager
     def filled(self, prepared: Prepared) -> Iterator[None]:
         """Add what was prepared to the base within this context, which may be entered again."""
-        before, self._pass = self._pass, prepared.now
+        before, self._running = self._running, prepared
         filled = {
             path: fill_slot(module, prepared.slots.get(path))
             for path, module in self._linear.items()
@@ -349,7 +347,7 @@ class Pack:
             with attention_with_slots(self.base) if prepared.attention else nullcontext():
                 yield
         finally:
-            self._pass = before
+            self._running = before
             for path, module in self._linear.items():
                 fill_slot(module, filled[path])
             for module, change in zip(self._attentions, changed, strict=True):
@@ -362,12 +360,17 @@ class Pack:
 
         The hook is a bound method, so that a copied base calls the pack that was copied with it.
         """
-        return None if self._pass is None else self._pass.add_landmarks(output)
+        now = self._running.now
+        return None if now is None else now.add_landmarks(output.to(self.base.device))
+
+    def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], Recomputation]:
+        """Return the contexts of a layer's forward (none) and of its recomputation."""
+        return nullcontext(), Recomputation(self, self._running)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.compile_backend is not None:
+        if self._changes_layers:
             raise RuntimeError(
-                "a base with compiled layers can't be copied: "
+                "a base with compiled or checkpointed layers can't be copied: "
                 "the copy would run the original's layers"
             )
         return vars(self)

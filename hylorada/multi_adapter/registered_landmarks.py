@@ -83,12 +83,14 @@ def register_landmark_hook(
 ) -> RegisteredLandmarks:
     """Add landmarks after the final norm of a model, as a forward hook.
 
-    The model computes what a :class:`HyLoRADAModel` with these landmarks and without LoRA does, in
-    every call, ``generate`` included. A :class:`HyLoRADAModel` does more: it adds LoRA and a
-    position bias, saves the adapter in files of its own, and its optimizer and loss give boundaries
-    their own learning rate, warm-up, limits and regularizers.
+    In eval mode the model computes what a :class:`HyLoRADAModel` with these landmarks and without
+    LoRA does, in every call, ``generate`` included. A :class:`HyLoRADAModel` does more: it adds
+    LoRA and a position bias, saves the adapter in files of its own, and its optimizer and loss give
+    boundaries their own learning rate, warm-up, limits and regularizers.
 
-    The model is frozen in place and put in eval mode. An optimizer gets the landmarks' parameters
+    The model is frozen in place and put in eval mode. ``model.train()`` ends that and turns on the
+    model's own dropout (GPT-2 has some), which a :class:`HyLoRADAModel` never uses; after it, call
+    ``model.eval()`` and then ``landmarks.train()``. An optimizer gets the landmarks' parameters
     from the returned module, or from the model, of which it is a submodule::
 
         landmarks = register_landmark_hook(model, config)
@@ -193,7 +195,7 @@ def _problems(config: HyLoRADAConfig, designs: Sequence[LandmarkDesign]) -> list
     if config.replication_untrained != "nothing":
         problems.append(
             f"replication_untrained {config.replication_untrained!r} needs a HyLoRADAModel: here "
-            "an optimizer gets whatever you give it"
+            "you choose the optimizer's parameters yourself"
         )
     if unused := config.boundary_training():
         problems.append(

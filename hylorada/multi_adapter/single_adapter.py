@@ -3,8 +3,7 @@
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -35,7 +34,6 @@ class Calls:
         self.enabled = True
         self.merged = False
         self.checkpoints = False
-        self._running: Prepared | None = None
         self._every_call = ExitStack()
 
     def run(
@@ -67,7 +65,10 @@ class Calls:
         return [] if self.adapter.landmark is None else [_without_lora(self.adapter)]
 
     def pools(self, *, noncausal: bool) -> bool:
-        """Return whether landmarks are applied that pool, causally or over the whole block."""
+        """Return whether the active landmarks pool over tokens.
+
+        They do so causally, or over the whole block, as ``noncausal`` says.
+        """
         landmark = self.adapter.landmark if self.enabled else None
         return landmark is not None and landmark.num_pools > 0 and landmark.noncausal == noncausal
 
@@ -110,12 +111,8 @@ class Calls:
     @contextmanager
     def _adapting(self, call: dict[str, Any]) -> Iterator[None]:
         """Apply the adapter within this context."""
-        before, self._running = self._running, self._prepared(call)
-        try:
-            with self.pack.filled(self._running):
-                yield
-        finally:
-            self._running = before
+        with self.pack.filled(self._prepared(call)):
+            yield
 
     @contextmanager
     def adapting_every_call(self) -> Iterator[None]:
@@ -213,7 +210,7 @@ class Calls:
                 "gradient checkpointing of a frozen base needs use_reentrant=False and sets "
                 "context_fn itself"
             )
-        options |= {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
+        options |= {"use_reentrant": False, "context_fn": self.pack.checkpoint_contexts}
         if hasattr(self.base, "activation_checkpointing_enable"):  # newer transformers' name
             self.base.activation_checkpointing_enable(options, **where)
         else:
@@ -247,38 +244,6 @@ class Calls:
         finally:
             for layer in layers:
                 layer.training = False
-
-    def _checkpoint_contexts(
-        self,
-    ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts of a layer's first forward (none) and of its recomputation."""
-        assert self._running is not None
-        return nullcontext(), _Recomputation(self.pack, self._running)
-
-
-class _Recomputation:
-    """Restores the additions and the dropout streams of a call; may be entered repeatedly."""
-
-    def __init__(self, pack: Pack, prepared: Prepared) -> None:
-        self._pack, self._prepared = pack, prepared
-        self._streams = [
-            (a.dropout_stream, a.dropout_stream.get_state()) for a in prepared.adapters
-        ]
-
-    def __enter__(self) -> None:
-        self._stack = ExitStack()
-        for stream, then in self._streams:
-            self._stack.callback(stream.set_state, stream.get_state())
-            stream.set_state(then)
-        self._stack.enter_context(self._pack.filled(self._prepared))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
 
 def _without_lora(adapter: Adapter) -> Adapter:

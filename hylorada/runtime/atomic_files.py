@@ -1,6 +1,7 @@
 """Write files so that a crash at any moment leaves either the old content or the new."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,14 +12,31 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: the content can't be written; the old file stays, and the temporary one is removed.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    replace_files({path: content})
+
+
+def replace_files(contents: Mapping[Path, bytes]) -> None:
+    """Replace files as :func:`replace_file` does, renaming none before all are written.
+
+    A crash between two renames leaves some files with the old content and some with the new.
+
+    Args:
+        contents: content of each file.
+
+    Raises:
+        OSError: a content can't be written; the old files stay, and temporary ones are removed.
+    """
+    temporary = {path: path.with_name(path.name + ".tmp") for path in contents}
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for path, content in contents.items():
+            with temporary[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, written in temporary.items():
+            written.replace(path)
     except OSError:
-        with suppress(OSError):
-            temporary.unlink()  # it would take up space on a full disk
+        for written in temporary.values():
+            with suppress(OSError):
+                written.unlink()  # it would take up space on a full disk
         raise

@@ -43,10 +43,13 @@ def own_threads(count: int) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that a device is out of memory.
 
-    torch's allocator raises an exception type of its own; errors of libraries such as cuBLAS can
-    be recognised by their message only.
+    torch's allocator of CUDA raises an exception type of its own; errors of its allocator of the
+    CPU and of libraries such as cuBLAS can be recognised by their message only.
     """
-    words = ("out of memory", "ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
+    words = (
+        *("out of memory", "can't allocate memory"),
+        *("ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"),
+    )
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 

@@ -54,7 +54,7 @@ def _problem(repository: str, error: Exception, offline: bool) -> str:
         return f"adapter {repository!r}: access to {repository} needs approval and a token"
     if offline:
         return (
-            f"adapter {repository!r}: no such folder, no cached copy, no way to the hub; "
-            f"fetch it with: hf download {repository}"
+            f"adapter {repository!r}: no such folder, not cached, and the hub can't be "
+            f"reached. Download it with: hf download {repository}"
         )
     return f"adapter {repository!r}: no such folder, and not on the hub: {first_line(error)}"

@@ -67,12 +67,14 @@ def merged_weights(base: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]
         lora, module = adapter.lora_at(path), base.get_submodule(path)
         assert lora is not None
         delta = adapter.config.scaling * (lora.lora_B @ lora.lora_A)  # [d_out, d_in]
-        merged = weight_of(module).to(delta.dtype) + delta
+        merged = weight_of(module).to(delta) + delta
         magnitude = adapter.magnitude_at(path)
         if magnitude is not None:
-            merged *= (magnitude / torch.linalg.vector_norm(merged, dim=1))[:, None]
+            norms = torch.linalg.vector_norm(merged, dim=1)
+            norms.clamp_min_(torch.finfo(norms.dtype).tiny ** 0.5)  # as the forward pass does
+            merged *= (magnitude / norms)[:, None]
         weight = module.get_parameter("weight")
-        folded[path] = (merged.T if isinstance(module, Conv1D) else merged).to(weight.dtype)
+        folded[path] = (merged.T if isinstance(module, Conv1D) else merged).to(weight)
         if not folded[path].isfinite().all():
             broken.append(f"{path} would have non-finite weights after the merge")
     if broken:

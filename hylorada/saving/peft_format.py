@@ -26,6 +26,7 @@ from hylorada.base_models.finding import find_base
 from hylorada.base_models.lfs_pointers import pointer_problem
 from hylorada.base_models.portable_names import portable_path
 from hylorada.errors import InputError
+from hylorada.runtime.atomic_files import replace_files
 from hylorada.saving.finding_adapters import find_adapter, local_folder
 from hylorada.saving.tensor_checks import (
     FORMAT,
@@ -94,7 +95,8 @@ def save_adapter(adapter: Adapter, base: PreTrainedModel, folder: str | Path) ->
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    _replace_together(folder, {**contents, CONFIG: _json(values)})
+    # the digests reveal a crash between two renames
+    replace_files({folder / name: c for name, c in {**contents, CONFIG: _json(values)}.items()})
 
 
 def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
@@ -103,7 +105,8 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
     Args:
         base: a model of the shape that the adapter was saved with; it is not changed.
         folder: folder of the saved adapter, a ``checkpoint-...`` of Trainer, or the id of a
-            repository of the hub, such as ``user/name``.
+            repository of the hub, such as ``user/name``. In a folder that holds both, the saved
+            adapter is loaded.
 
     Returns:
         An adapter on the base's device, fp32 (fp64 for an fp64 base).
@@ -114,7 +117,8 @@ def load_adapter(base: PreTrainedModel, folder: str | Path) -> Adapter:
     """
     check_base(base)
     folder = find_adapter(folder)
-    if is_checkpoint(folder):
+    # beside a saved adapter, such a file is that of the base or of an earlier checkpoint
+    if is_checkpoint(folder) and not (folder / CONFIG).exists():
         return load_checkpoint(base, folder)
     values = _read_config(folder)
     config = configuration(folder / CONFIG, values)
@@ -216,21 +220,6 @@ def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
 
 def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2) + "\n").encode()
-
-
-def _replace_together(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write all files under temporary names, then rename them.
-
-    The digests reveal a crash between two renames.
-    """
-    temporary = {name: folder / f"{name}.tmp" for name in contents}
-    for name, content in contents.items():
-        with temporary[name].open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    for name, path in temporary.items():
-        path.replace(folder / name)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Lanes:
     Args:
         base: a supported causal language model.
         compile_backend: see :class:`Pack`.
+        gradient_checkpointing: see :class:`Pack`.
         cores: number of cores to share; by default all that this process may use.
 
     Attributes:
@@ -57,14 +58,22 @@ class Lanes:
     """
 
     def __init__(
-        self, base: PreTrainedModel, *, compile_backend: str | None = None, cores: int | None = None
+        self,
+        base: PreTrainedModel,
+        *,
+        compile_backend: str | None = None,
+        gradient_checkpointing: bool = False,
+        cores: int | None = None,
     ) -> None:
         self.base = base
         self._cores = cores or available_cores()
         count = 1 if base.device.type != "cpu" else min(self._cores, _MOST)
         weights = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
         bases = [base, *(copy.deepcopy(base, dict(weights)) for _ in range(count - 1))]
-        self.packs = [Pack(b, compile_backend=compile_backend) for b in bases]
+        self.packs = [
+            Pack(b, compile_backend=compile_backend, gradient_checkpointing=gradient_checkpointing)
+            for b in bases
+        ]
         self._share = 0
         self._threads = ThreadPoolExecutor()
 

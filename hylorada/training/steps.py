@@ -17,8 +17,9 @@ from hylorada.runtime.devices import is_out_of_memory, to_device
 from hylorada.training.passes import shared_passes
 from hylorada.training.seat import PendingStep, Seat, update
 
+Item = TypeVar("Item")
 Name = TypeVar("Name", bound=Hashable)
-_EVALUATION_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+_EVALUATION_TOKENS, _EVALUATION_TOKENS_ON_GPU = 1 << 12, 1 << 17
 TokenBlocks = npt.NDArray[np.int32] | torch.Tensor
 
 
@@ -79,17 +80,16 @@ def start_step(
 
 
 def _does_not_fit(device: torch.device) -> DoesNotFit:
-    is_cuda = device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated(device) / 2**30 if is_cuda else float("nan")
-    return DoesNotFit(
-        f"a single trial does not fit into the memory of {device}: "
-        f"it needs more than {peak:.1f} GiB"
-    )
+    problem = f"a single trial does not fit into the memory of {device}"
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device) / 2**30
+        problem += f": it needs more than {peak:.1f} GiB"
+    return DoesNotFit(problem)
 
 
-def _parts(names: list[Name], size: int | None) -> list[list[Name]]:
-    size = size or len(names)
-    return [names[i : i + size] for i in range(0, len(names), size)]
+def _parts(items: list[Item], size: int | None) -> list[list[Item]]:
+    size = size or len(items)
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def read_step(started: Sequence[StartedStep[Name]]) -> dict[Name, Outcome]:
@@ -114,9 +114,14 @@ def _try_step(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> Pend
     # only here, outside the handler, are the exception and the tensors it referred to freed
     for stream, state in zip(drawing, before, strict=True):
         stream.set_state(state)
-    if pack.base.device.type == "cuda":
-        torch.cuda.empty_cache()
+    _free(pack.base.device)
     return None
+
+
+def _free(device: torch.device) -> None:
+    """Give the memory of freed tensors back to a GPU."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _step_together(pack: Pack, seats: Sequence[Seat], input_ids: TokenBlocks) -> PendingStep:
@@ -146,11 +151,16 @@ def evaluate(
         adapters: K adapters; without any, the base alone is evaluated and returns one result.
         blocks: N blocks.
         rows: number of blocks of all adapters together in one forward pass; it bounds memory and
-            doesn't change results. The default is 4,096 tokens' worth on the CPU and 131,072 on a
-            GPU.
+            doesn't change results. The default is 131,072 tokens' worth with CUDA and 4,096
+            elsewhere. Where that doesn't fit into memory, passes get smaller.
+
+    Raises:
+        DoesNotFit: a single block of a single adapter doesn't fit into memory.
     """
     if rows is None:
-        rows = _EVALUATION_TOKENS[pack.base.device.type] // blocks.input_ids.shape[1]
+        on_gpu = pack.base.device.type == "cuda"
+        tokens = _EVALUATION_TOKENS_ON_GPU if on_gpu else _EVALUATION_TOKENS
+        rows = tokens // blocks.input_ids.shape[1]
     for adapter in adapters:
         adapter.eval()
     evaluations: dict[int, Evaluation] = {}
@@ -165,13 +175,34 @@ def evaluate(
 def _evaluate_together(
     pack: Pack, adapters: Sequence[Adapter], blocks: Blocks, rows: int
 ) -> list[Evaluation]:
-    seats = max(1, len(adapters))
-    parts = []
-    chunk = max(1, rows // seats)
-    for start in range(0, blocks.num_blocks, chunk):
-        ids = torch.from_numpy(blocks.input_ids[start : start + chunk].astype(np.int64))
-        tokens = ids.to(pack.base.device).expand(seats, -1, -1)
-        parts.append(pack.token_nll(adapters, tokens))
+    parts: list[torch.Tensor] = []
+    start, chunk = 0, max(1, rows // max(1, len(adapters)))
+    while start < blocks.num_blocks:
+        part = _try_evaluation(pack, adapters, blocks.input_ids[start : start + chunk])
+        if part is not None:
+            parts.append(part)
+            start += chunk
+        elif chunk > 1:
+            chunk //= 2
+        elif len(adapters) > 1:
+            halves = _parts(list(adapters), (len(adapters) + 1) // 2)
+            return [e for half in halves for e in _evaluate_together(pack, half, blocks, 1)]
+        else:
+            raise _does_not_fit(pack.base.device)
     token_nll = torch.cat(parts, dim=1).cpu().double().numpy()  # [K, N, T-1]
     num_bytes = int(blocks.num_bytes.sum())
     return [summarize(nll, num_bytes) for nll in token_nll]
+
+
+def _try_evaluation(
+    pack: Pack, adapters: Sequence[Adapter], input_ids: npt.NDArray[np.int32]
+) -> torch.Tensor | None:
+    """Return the NLL [K, b, T - 1] of K adapters on the same blocks; None if memory runs out."""
+    ids = torch.from_numpy(input_ids.astype(np.int64)).to(pack.base.device)
+    try:
+        return pack.token_nll(adapters, ids.expand(max(1, len(adapters)), -1, -1))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    _free(pack.base.device)  # outside the handler, which keeps tensors of the pass alive
+    return None

@@ -81,7 +81,8 @@ def importance(
         InputError: A record does not fit the study.
     """
     searched = [n for n, p in study.space(arm).parameters.items() if p.values.size != 1]
-    ranked = [(r, _loss(r, rung_step(study))) for r in records_of(records, "search", arm)]
+    step = rung_step(study)
+    ranked = [(r, _loss(r, step)) for r in records_of(records, "search", arm)]
     losses = {r.name: loss for r, loss in ranked if loss is not None}
     if len(searched) < 2 or not losses:
         return None

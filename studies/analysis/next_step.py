@@ -111,7 +111,8 @@ def _retries(budget: str | None, go: Go | None) -> bool:
 
 def _is_without_gain(c: Comparison) -> bool:
     """Return whether a gain that the published scale would name is excluded, or does not matter."""
-    return c.outcome in ("worse", "equivalent") or c.low > -_LEAST
+    equivalent = c.outcome == "equivalent" and c.margin <= _LEAST
+    return c.outcome == "worse" or equivalent or c.low > -_LEAST
 
 
 def _learns_boundaries(study: Study, c: Comparison) -> bool:

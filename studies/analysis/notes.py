@@ -1,7 +1,7 @@
 """Notes on a study's results: what a reader of the verdict should also know."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,17 @@ from studies.analysis.verdict import listed
 from studies.spec.proposals.start_entries import origins
 from studies.spec.study import Study
 from studies.trials.records import STOPPED, Record
-from studies.trials.store import Store
 from studies.trials.winners import winners
+
+if TYPE_CHECKING:
+    from studies.trials.store import Store  # imports Optuna
 
 Runs = Mapping[str, Sequence[Record]]
 # By chance alone, 1 comparison in 100 with five runs at each rate has so large a ratio of spreads.
 _MUCH_STEADIER = 4
 
 
-def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]:
+def result_notes(store: "Store", losses: ConfirmLosses, paired: Runs) -> list[str]:
     """Return the notes on a study's confirm runs.
 
     Args:
@@ -42,7 +44,7 @@ def result_notes(store: Store, losses: ConfirmLosses, paired: Runs) -> list[str]
     ]
 
 
-def _lost_runs(store: Store) -> list[str]:
+def _lost_runs(store: "Store") -> list[str]:
     """Name the confirm runs that diverged or failed: leaving them out flatters their arm."""
     study, notes = store.study, []
     confirmed = winners(study, store.records)
@@ -134,9 +136,11 @@ def _better_above(losses: ConfirmLosses) -> list[str]:
     if len(factors) < 2 or len(counts) > 1 or best != factors[-1] or means[best] >= means[1.0]:
         return []
     gain = -100 * np.expm1(means[best] - means[1.0])
+    if gain < (losses.study.margin or 0.0):
+        return []
     return [
-        f"validation PPL is {gain:.0f} % lower at {best:g} times the winning learning rate, "
-        "so the searched range may be too low; "
+        f"validation PPL is {gain:.1f} % lower at {best:g} times the winning learning rate, so a "
+        "range of higher rates may suit all arms better; "
         'see "Learning rate" in the report for the changes at that rate'
     ]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from studies.spec.study import Study
 from studies.trials.records import Record, is_finite, planned_trials, records_of
-from studies.trials.reruns import FEWEST_SEEDS, confirm_records, select_records
-from studies.trials.winners import counting, wanted_runs
+from studies.trials.reruns import FEWEST_SEEDS, select_records
+from studies.trials.winners import counting, wanted_runs, winners
 
 _NO_VERDICT = (
     "no verdict yet: arms are compared on the test split only after all runs on fresh seeds have "
@@ -113,10 +113,13 @@ def stage_counts(study: Study, records: Mapping[str, Record]) -> dict[str, tuple
     The exact number of runs of a stage is known only once the stage before has ended; until then it
     is the largest possible one.
     """
-    ended = {
-        s: sum(r.state != "running" for r in counting(study, records, s))
-        for s in ("search", "select", "confirm")
+    best = winners(study, records)
+    counted = {
+        "search": counting(study, records, "search"),
+        "select": counting(study, records, "select") if study.finalists > 1 else [],
+        "confirm": [r for w in best.values() for r in w.runs(records, "confirm")],
     }
+    ended = {s: sum(r.state != "running" for r in runs) for s, runs in counted.items()}
     searched = sum(
         planned_trials(study, records, arm, s) for s in range(study.searches) for arm in study.arms
     )
@@ -125,9 +128,9 @@ def stage_counts(study: Study, records: Mapping[str, Record]) -> dict[str, tuple
         **{stage: wanted_runs(study, stage) for stage in ("select", "confirm")},
     }
     if ended["search"] >= searched:
-        wanted["select"] = len(select_records(study, records))
+        wanted["select"] = len(select_records(study, records)) if study.finalists > 1 else 0
         if ended["select"] >= wanted["select"]:
-            wanted["confirm"] = len(confirm_records(study, records))
+            wanted["confirm"] = len(best) * study.seeds * len(study.factors)
     return {stage: (ended[stage], count) for stage, count in wanted.items() if count}
 
 

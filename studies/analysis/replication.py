@@ -111,18 +111,21 @@ class _Measured:
     losses: ConfirmLosses
     claim: Claim
 
-    def runs(self, arm: str) -> list[Floats]:
-        """Return [S, N] losses per token of an arm, for each search."""
+    def runs(self, arm: str, searches: Sequence[int]) -> list[Floats]:
+        """Return [S, N] losses per token of an arm, for each of these searches."""
         study = self.losses.study
-        places = [(s, self.losses.seeds(s)) for s in self.losses.searches((arm,))]
+        places = [(s, self.losses.seeds(s)) for s in searches]
         return [self.losses.blocks(arm, s, 1.0, n) / (study.block_size - 1) for s, n in places]
 
     def parts(self, faults: frozenset[str], *, mean_of_ppl: bool = False) -> _Parts | None:
         """Return the parts with these faults; None if an arm is missing or has not finished."""
         arms = self.claim.pair(faults)
-        if not set(arms) <= self.losses.study.arms.keys() or not self.losses.searches(arms):
+        if not set(arms) <= self.losses.study.arms.keys():
             return None
-        pairs = zip(*(self.runs(arm) for arm in arms), strict=True)
+        searches = self.losses.searches(arms)
+        if not searches:
+            return None
+        pairs = zip(*(self.runs(arm, searches) for arm in arms), strict=True)
         parts = (log_ratio_parts(a, b, mean_of_ppl=mean_of_ppl) for a, b in pairs)
         return _Parts(tuple(parts), self.losses.documents_of(*arms))
 
@@ -179,9 +182,10 @@ def _of_fault(measured: _Measured, fault: str, clean: _Parts, protocol: _Parts) 
 
 def _reach(measured: _Measured, faults: frozenset[str]) -> Change | None:
     """Return how far a single unpaired seed may lie off; it shifts nothing on average."""
+    arms = measured.claim.pair(faults)
+    searches = measured.losses.searches(arms)
     ours, theirs = (
-        np.concatenate([run.mean(axis=1) for run in measured.runs(arm)])
-        for arm in measured.claim.pair(faults)
+        np.concatenate([run.mean(axis=1) for run in measured.runs(arm, searches)]) for arm in arms
     )
     if min(len(ours), len(theirs)) < 2:
         return None
@@ -192,12 +196,17 @@ def _reach(measured: _Measured, faults: frozenset[str]) -> Change | None:
 def _of_reference(measured: _Measured, base_ppl: float | None) -> list[FaultEffect]:
     """Return the effect of comparing with the bare base, for the figure published that way.
 
-    The interval is that of the seeds: the base's own losses on single blocks are not stored.
+    The interval is that of searches, or of the seeds of a single one: the base's own losses on
+    single blocks are not stored.
     """
     claim = measured.claim
     if base_ppl is None or not claim.against_base:
         return []
-    runs = np.concatenate([r.mean(axis=1) for r in measured.runs(claim.pair(_NONE)[1])])
+    reference = claim.pair(_NONE)[1]
+    by_search = [
+        r.mean(axis=1) for r in measured.runs(reference, measured.losses.searches((reference,)))
+    ]
+    runs = by_search[0] if len(by_search) == 1 else np.array([r.mean() for r in by_search])
     shift = np.stack([runs - math.log(base_ppl)] * 2, axis=1)  # two equal blocks: no block noise
     return [FaultEffect(BARE_BASE, _Parts((shift,), None).change(), None)] if len(runs) > 1 else []
 

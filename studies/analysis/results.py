@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hylorada import InputError
 from hylorada.runtime.checksums import SEAL
 from studies.analysis.comparisons import Comparison, compare_arms
 from studies.analysis.components import Component, components_of
@@ -19,18 +18,18 @@ from studies.analysis.recommendations import recommendations
 from studies.analysis.replication import Replicated, replicated
 from studies.analysis.verdict import verdict
 from studies.files.folder_files import read_json, reading, write_json
+from studies.process.phases import phase
 from studies.spec.published import REPLICATION
 from studies.spec.study import Study
 from studies.trials.records import (
     Record,
-    ended_trials,
-    lost_trials,
     owner_of,
     read_id,
     read_record,
-    read_records,
 )
-from studies.trials.store import Store
+
+if TYPE_CHECKING:
+    from studies.trials.store import Store  # imports Optuna
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,9 @@ class Results:
         return next((c for c in self.comparisons if (c.arm, c.reference) == (arm, reference)), None)
 
 
+@phase("analysis")
 def gather(
-    store: Store,
+    store: "Store",
     base: Mapping[str, Any] | None,
     provenance: Mapping[str, Any],
     notes: list[str],
@@ -213,7 +213,7 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     return before.earlier if not then or same else (*before.earlier, before.verdict)
 
 
-def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:
+def _arm_result(store: "Store", losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:
     states = [r.state for r in store.of("search", arm) if r.search < store.study.searches]
     nll = np.array([losses.nll(r) for r in runs])
     by_search = [
@@ -232,33 +232,6 @@ def _arm_result(store: Store, losses: ConfirmLosses, arm: str, runs: list[Record
         searched={s: states.count(s) for s in sorted(set(states))},
         runs=tuple(r.name for r in runs),
     )
-
-
-def load_records(folder: Path) -> dict[str, Record]:
-    """Return all records of a study folder, by name, without opening it for writing.
-
-    Raises:
-        InputError: Files are damaged or lost.
-    """
-    # Read the database first: a trial that ends meanwhile reaches its file before the database.
-    ended = ended_trials(folder)
-    records = read_records(folder)
-    if lost := lost_trials(folder, ended, records):
-        raise InputError(lost)
-    return records
-
-
-def failures(records: Mapping[str, Record]) -> dict[str, list[str]]:
-    """Return the names of the failed trials, by reason.
-
-    A trial's own name is replaced in its reason, so that equal errors have equal reasons.
-    """
-    names: dict[str, list[str]] = {}
-    for record in records.values():
-        if record.state == "failed":
-            reason = (record.reason or "").replace(record.name, "TRIAL")
-            names.setdefault(reason, []).append(record.name)
-    return names
 
 
 def read_results(path: Path) -> Results:

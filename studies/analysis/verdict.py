@@ -42,6 +42,8 @@ def verdict(study: Study, comparisons: Sequence[Comparison]) -> str:
         study: The study.
         comparisons: The comparisons that could be made, in the study's order.
     """
+    if not study.comparisons:
+        return "No verdict: the study compares no arms."
     if not comparisons:
         return "No verdict: no pair of arms has finished the confirm stage."
     first = comparisons[0]
@@ -51,7 +53,7 @@ def verdict(study: Study, comparisons: Sequence[Comparison]) -> str:
     parts = [
         opening,
         _summary(comparisons) if several else f"{outcomes}.",
-        _scope(study, first),
+        _scope(study, comparisons),
         _levels(comparisons),
         _rates(comparisons),
     ]
@@ -65,7 +67,9 @@ def _opening(study: Study, first: Comparison) -> str:
         return ""
     subject = study.subject
     if first.outcome == "undecided":
-        subject = subject[0].lower() + subject[1:]
+        first_word = subject.split()[0]
+        if first_word[1:] == first_word[1:].lower():  # a name such as DoRA keeps its capital
+            subject = subject[0].lower() + subject[1:]
     return _SUBJECT[first.outcome].format(subject=subject)
 
 
@@ -110,9 +114,10 @@ def numbers(c: Comparison | Change) -> str:
     return _minus(interval_text(c.change, c.low, c.high, " % PPL"))
 
 
-def _scope(study: Study, c: Comparison) -> str:
+def _scope(study: Study, comparisons: Sequence[Comparison]) -> str:
+    c = comparisons[0]
     seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} paired seeds"
-    text = _SCOPE[c.scope].format(searches=c.searches, seeds=seeds)
+    text = _SCOPE[c.scope].format(searches=c.searches, seeds=seeds) + _exceptions(comparisons)
     if study.blocks:
         shared = listed(list(study.common.parameters))
         return f"{text} Within each pair, both arms train at the same {shared}."
@@ -128,6 +133,24 @@ def _scope(study: Study, c: Comparison) -> str:
         f"{text} Each arm searched {listed(apart)} separately (matched: false), so the difference "
         f"includes the luck of each search, {intervals}."
     )
+
+
+def replicates(searches: int, seeds: int) -> str:
+    """Return how often arms were compared, such as "5 searches x 1 paired seed"."""
+    paired = f"{seeds} paired seed{'s' * (seeds > 1)}"
+    return f"{searches} searches x {paired}" if searches > 1 else paired
+
+
+def _exceptions(comparisons: Sequence[Comparison]) -> str:
+    """Name the comparisons that rest on other searches and seeds than the first."""
+    first = comparisons[0]
+    usual = (first.searches, first.seeds)
+    rest = [
+        f"{c.arm} vs {c.reference} rests on {replicates(c.searches, c.seeds)}"
+        for c in comparisons
+        if (c.searches, c.seeds) != usual
+    ]
+    return f" But {listed(rest)}." if rest else ""
 
 
 def _searched_apart(study: Study) -> list[str]:
@@ -176,13 +199,14 @@ def _limits(comparisons: Sequence[Comparison]) -> str:
     plans = [c.needed for c in comparisons if c.needed and c.smallest_visible > c.needed.effect]
     if not plans:
         return text
-    largest = max(plans, key=lambda p: (not p.reachable, p.searches * p.seeds * p.blocks))
-    counts = (("searches", largest.searches), ("seeds", largest.seeds))
-    design = " x ".join(f"{count} {name}" for name, count in counts if count > 1) or "1 seed"
-    effect = f"{largest.effect:g} % in every comparison"
-    if not largest.reachable:
+    # One design is to do for all, so it takes the most of each that any of them needs.
+    most = {name: max(getattr(p, name) for p in plans) for name in ("searches", "seeds", "blocks")}
+    counts = [f"{most[name]} {name}" for name in ("searches", "seeds") if most[name] > 1]
+    design = " x ".join(counts) or "1 seed"
+    effect = f"{max(p.effect for p in plans):g} % in every comparison"
+    if not all(p.reachable for p in plans):
         return f"{text} Even {design} would not be enough to detect {effect}."
-    return f"{text} About {design} on {largest.blocks} test blocks would detect {effect}."
+    return f"{text} About {design} on {most['blocks']} test blocks would detect {effect}."
 
 
 def listed(names: Sequence[str]) -> str:

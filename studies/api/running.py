@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import stored_study, study_command
 from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.study_folders import (
@@ -43,10 +43,12 @@ def stop_study(name: str, *, storage: str | Path = "mlruns", wait: float = 60.0)
         Whether it has ended.
 
     Raises:
-        InputError: No such study has been run, or it is not running.
+        InputError: No such study has been run, it is not running, or ``wait`` is negative.
     """
     from studies.trials.by_hand.requests import drop_stop, request_stop  # slow to import
 
+    if not wait >= 0:
+        raise InputError(f"wait must be at least 0 seconds, got {wait:g}")
     folder = find_study(Path(storage).expanduser().absolute(), name)
     if not is_running(folder):
         if (folder / "results.json").exists() and not is_running_again(folder):
@@ -56,12 +58,12 @@ def stop_study(name: str, *, storage: str | Path = "mlruns", wait: float = 60.0)
     places = [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
     end = time.monotonic() + wait
     while is_running(folder):
-        if time.monotonic() > end:
-            return False
         for place in places:  # of a grid, the cell that runs now
             if (place / "study.json").exists() and is_running(place):
                 request_stop(place)
-        time.sleep(_PAUSE_S)
+        if time.monotonic() >= end:
+            return False
+        time.sleep(min(_PAUSE_S, wait))
     for place in places:  # it may have ended by itself
         drop_stop(place)
     return True
@@ -83,8 +85,8 @@ def stop_trial(name: str, trial: str, *, storage: str | Path = "mlruns") -> bool
     Raises:
         InputError: There is no such study or trial, the trial has ended, or it may not be stopped.
     """
-    from studies.analysis.results import load_records  # slow to import
     from studies.trials.by_hand.requests import STOPPABLE, request_trial_stop
+    from studies.trials.loading import load_records
 
     folder = _folder(name, storage)
     records = load_records(folder)
@@ -96,7 +98,7 @@ def stop_trial(name: str, trial: str, *, storage: str | Path = "mlruns") -> bool
     if record.stage not in STOPPABLE:
         raise InputError(
             f"{trial} is a {record.stage} run and can't be stopped alone: the comparison needs "
-            f"all of them; `hylorada stop {name}` stops the study"
+            f"all of them; `{study_command(folder, 'stop')}` stops the study"
         )
     if record.state != "running":
         raise InputError(f"{trial} has ended already ({record.state})")
@@ -130,13 +132,19 @@ def add_trial(
         InputError: There is no such study, arm or trial, or the fields don't fit; all problems are
             listed.
     """
-    from studies.analysis.results import load_records  # slow to import
     from studies.trials.by_hand.added import plan_addition
     from studies.trials.by_hand.requests import request_addition
+    from studies.trials.loading import load_records
 
     folder = _folder(name, storage)
     study = Study.from_dict(stored_study(folder / "study.json"))
     addition = plan_addition(study, load_records(folder), changes, arm=arm, clone=clone)
+    if targets := changes.get("target_modules"):
+        from hylorada.base_models.loading import target_problems  # slow to import
+
+        names = [targets] if isinstance(targets, str) else targets
+        if problems := target_problems(study.model, names):
+            raise InputError([f"set.target_modules: {problem}" for problem in problems])
     return request_addition(folder, addition)
 
 

@@ -1,14 +1,16 @@
 """A finished study in Python: its verdict, and its trials and comparisons as data frames."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studies.analysis.results import Results, load_records, read_results
+from studies.analysis.results import Results, read_results
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
+from studies.statistics.change import Change
+from studies.trials.loading import load_records
 from studies.trials.records import Record
 from studies.trials.study_folders import find_study, require_no_grid, require_results
 
@@ -83,7 +85,7 @@ class StudyResults:
         """
         columns = ("arm", "reference", *_CHANGE, *_OTHER)
         rows = [{name: getattr(c, name) for name in columns} for c in self.results.comparisons]
-        return _frame(rows, ["arm", "reference"])
+        return _frame(rows, ["arm", "reference"], columns[2:])
 
     @property
     def positions(self) -> "pd.DataFrame":
@@ -96,7 +98,7 @@ class StudyResults:
             pair = {"arm": c.arm, "reference": c.reference}
             for measure, change in c.positions.items():
                 rows.append({**pair, "measure": measure, **asdict(change)})
-        return _frame(rows, ["arm", "reference", "measure"])
+        return _frame(rows, ["arm", "reference", "measure"], [f.name for f in fields(Change)])
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -119,7 +121,7 @@ class StudyResults:
             for report in record.reports:
                 place = {"trial": record.name, "step": report.step, "seconds": report.seconds}
                 rows.append({**place, **report.metrics})
-        return _frame(rows, ["trial", "step"])
+        return _frame(rows, ["trial", "step"], ["seconds"])
 
     @property
     def boundaries(self) -> "pd.DataFrame":
@@ -213,11 +215,13 @@ def load_results(name: str, storage: str | Path = "mlruns") -> StudyResults:
     return StudyResults(study, folder, read_results(folder / "results.json"))
 
 
-def _frame(rows: list[dict[str, Any]], index: list[str]) -> "pd.DataFrame":
+def _frame(
+    rows: list[dict[str, Any]], index: list[str], columns: Iterable[str] = ()
+) -> "pd.DataFrame":
+    """Return rows as a frame, which has the columns even if there are no rows."""
     import pandas as pd  # slow to import
 
-    frame = pd.DataFrame(rows)
-    return frame.set_index(index) if rows else frame
+    return pd.DataFrame(rows, columns=None if rows else [*index, *columns]).set_index(index)
 
 
 def _trial_row(record: Record) -> dict[str, Any]:

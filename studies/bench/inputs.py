@@ -35,7 +35,8 @@ def load_blocks(setting: Setting) -> Mapping[str, Blocks]:
     """Return the blocks of each split, with validation and test cut to what a report reads."""
     if setting.shape is not None:
         return {split: _random_blocks(setting, split) for split in SPLITS}
-    text, tokenizer = load_text(setting.data), load_tokenizer(setting.base)
+    tokenizer = load_tokenizer(setting.base)
+    text = load_text(setting.data, tokenizer=tokenizer)
     splits = {
         s: build_blocks(text.splits[s], tokenizer, setting.block_size, split=s) for s in SPLITS
     }

@@ -1,12 +1,11 @@
 """The benchmark's rows: the plain loop, processes, and packs of growing size, measured in turns."""
 
 import dataclasses
-import gc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from transformers import PreTrainedModel
 
 from hylorada.runtime.devices import is_out_of_memory
@@ -18,6 +17,7 @@ from studies.bench.measure import (
     cpu_memory,
     gpu_memory,
     matmul_rate,
+    release,
     time_steps,
 )
 from studies.bench.options import Plan, Setting
@@ -71,7 +71,7 @@ class Ladder:
         self.setting: Setting = plan.setting
         self._plan, self._input_ids, self._say, self._workers = plan, input_ids, say, workers
         self.base = bench_base(plan.setting)
-        self._lanes = bench_lanes(self.base)
+        self._lanes = bench_lanes(self.base, plan.setting)
         self._base_bytes = sum(p.numel() * p.element_size() for p in self.base.parameters())
         self._plain_base: PreTrainedModel | None = None
         self._plain: PlainLoop | None = None
@@ -79,6 +79,7 @@ class Ladder:
         self.matmul_rates: list[float] = []
         self.notes: list[str] = []
         self.largest = 0  # size of the largest pack that fits
+        self.too_large = math.inf  # size of the pack that did not fit
 
     def run(self) -> list[Row]:
         """Warm up all rows, then measure each of them in every repeat."""
@@ -151,6 +152,7 @@ class Ladder:
                 self.notes.append(
                     f"a pack of {size} does not fit in memory; the ladder ends before it"
                 )
+                self.too_large = size
                 break
             self.largest = size
             entries.append(entry)
@@ -213,9 +215,7 @@ class Ladder:
         loop: Loop
         if entry.kind == "processes":
             assert self._workers is not None
-            if self.setting.device == "cuda":
-                gc.collect()
-                torch.cuda.empty_cache()  # the other processes need the memory
+            release(self.setting.device)  # the other processes need the memory
             entry.seconds.append(self._workers.run())
             entry.peak = self._workers.peak_bytes()
             return

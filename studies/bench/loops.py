@@ -46,9 +46,13 @@ def bench_base(setting: Setting) -> PreTrainedModel:
     return load_base(setting.base, dtype=getattr(torch, setting.dtype), device=setting.device)
 
 
-def bench_lanes(base: PreTrainedModel) -> Lanes:
+def bench_lanes(base: PreTrainedModel, setting: Setting) -> Lanes:
     """Build lanes as a host does."""
-    return Lanes(base, compile_backend="inductor" if base.device.type == "cuda" else None)
+    return Lanes(
+        base,
+        compile_backend="inductor" if base.device.type == "cuda" else None,
+        gradient_checkpointing=setting.gradient_checkpointing,
+    )
 
 
 def trial_training(setting: Setting, trial: int) -> TrainingConfig:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from hylorada.runtime.devices import is_out_of_memory
 from hylorada.runtime.memory import process_peak
 from studies.bench.loops import Loop, PackLoop, PlainLoop, Tokens, bench_base, bench_lanes
 from studies.bench.options import Setting
@@ -42,6 +43,13 @@ def synchronize(device: str) -> None:
     """Wait until a GPU has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def release(device: str) -> None:
+    """Free a GPU's memory for other processes, and for tensors of other sizes."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def time_steps(loop: Loop, steps: int, device: str) -> float:
@@ -78,8 +86,7 @@ def matmul_rate(setting: Setting) -> float:
 
 def gpu_memory(make: Callable[[], Loop], base_bytes: int) -> tuple[Loop, Memory]:
     """Make and warm up a loop; return it with its memory, base included, other tensors excluded."""
-    gc.collect()
-    torch.cuda.empty_cache()
+    release("cuda")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() - base_bytes
     loop = make()
@@ -95,7 +102,7 @@ def cpu_memory(
     """Measure the memory of a pack of ``trials``, or of the plain loop if ``design`` is None.
 
     Returns:
-        The memory of a separate process, or None if the system has killed it.
+        The memory of a separate process, or None if it has run out of memory or was killed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # imports torch once for all processes
@@ -104,6 +111,10 @@ def cpu_memory(
             return pool.submit(_own_memory, setting, input_ids, trials, design).result()
         except (BrokenProcessPool, MemoryError):
             return None
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                return None
+            raise
 
 
 def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | None) -> Memory:
@@ -112,7 +123,7 @@ def _own_memory(setting: Setting, input_ids: Tokens, trials: int, design: str | 
     if design is None:
         loop = PlainLoop(base, setting, input_ids)
     else:
-        loop = PackLoop(bench_lanes(base), setting, input_ids, range(trials), design)
+        loop = PackLoop(bench_lanes(base, setting), setting, input_ids, range(trials), design)
     time_steps(loop, _MEMORY_STEPS, setting.device)
     peak = process_peak()
     gc.collect()

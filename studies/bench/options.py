@@ -3,16 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
-from hylorada import HyLoRADAConfig, InputError, field_problems, inspect_base, load_text, nearest
+from hylorada import (
+    HyLoRADAConfig,
+    InputError,
+    field_problems,
+    inspect_base,
+    load_text,
+    load_tokenizer,
+    nearest,
+)
 from hylorada.runtime.cores import available_cores
 from studies.bench.shapes import SHAPES, shape_config
+from studies.files.paths import file_problem
 
-Part = Literal["plain", "processes", "packs", "designs", "memory", "report"]
-PARTS: tuple[Part, ...] = ("plain", "processes", "packs", "designs", "memory", "report")
+Part = Literal["plain", "processes", "packs", "designs", "memory", "report", "driver"]
+PARTS: tuple[Part, ...] = get_args(Part)
 _RAY_PARTS = ("processes", "report")
 _DTYPES = ("float32", "bfloat16", "float64")
 _AT_LEAST = {
@@ -41,6 +50,7 @@ class BenchOptions:
         steps: optimizer steps of every trial in one measurement.
         repeats: number of measurements of every row.
         dtype: data type of the base.
+        gradient_checkpointing: whether the packs' backward passes recompute decoder layers.
         parts: rows to measure, such as ``plain,packs``; None means all.
         processes: number of processes that share the device in the row of processes.
         ray: whether to measure rows that need Ray.
@@ -62,6 +72,7 @@ class BenchOptions:
     steps: int = 20
     repeats: int = 5
     dtype: str | None = None
+    gradient_checkpointing: bool = False
     parts: str | None = None
     processes: int | None = None
     ray: bool = True
@@ -85,6 +96,7 @@ class Setting:
         dtype: data type of the base.
         device: ``cuda`` or ``cpu``.
         steps: optimizer steps of every trial in one measurement.
+        gradient_checkpointing: whether the packs' backward passes recompute decoder layers.
         ranks: ranks of trials 0, 1, 2, ..., again from the first after the last; empty if all
             trials have rank ``r``.
     """
@@ -98,6 +110,7 @@ class Setting:
     dtype: str
     device: str
     steps: int
+    gradient_checkpointing: bool = False
     ranks: tuple[int, ...] = ()
 
     def rank_of(self, trial: int) -> int:
@@ -144,8 +157,8 @@ def check(options: BenchOptions) -> Plan:
     packs = _packs(options, cuda, problems)
     parts = _parts(options, problems)
     ranks = _ranks(options, packs, parts, problems)
-    if options.profile is not None and not options.profile.absolute().parent.is_dir():
-        problems.append(f"profile {str(options.profile)!r}: its folder does not exist")
+    if options.profile is not None and (problem := file_problem("profile", options.profile)):
+        problems.append(problem)
     if problems:
         raise InputError(problems)
     setting = Setting(
@@ -158,6 +171,7 @@ def check(options: BenchOptions) -> Plan:
         dtype=dtype,
         device="cuda" if cuda else "cpu",
         steps=options.steps,
+        gradient_checkpointing=options.gradient_checkpointing,
     )
     return Plan(
         setting=setting,
@@ -191,14 +205,16 @@ def _inputs(options: BenchOptions, block_size: int, problems: list[str]) -> tupl
     """Check base and text and return their names; a shape's base has no name yet."""
     if options.shape is None:
         model, data = options.model or "tiny", options.data or "pydocs"
+        tokenizer = None
         try:
             limit = inspect_base(model).max_positions
             if limit and block_size > limit:
                 problems.append(f"block_size {block_size} exceeds model limit {limit} ({model})")
+            tokenizer = load_tokenizer(model)
         except InputError as error:
             problems += error.problems
         try:
-            load_text(data)
+            load_text(data, tokenizer=tokenizer)
         except InputError as error:
             problems += error.problems
         return model, data
@@ -228,7 +244,10 @@ def _packs(options: BenchOptions, cuda: bool, problems: list[str]) -> tuple[int,
     if not sizes or sizes[0] < 1:
         problems.append(f"packs must be sizes such as 1,2,4, got {options.packs!r}")
         return ()
-    return tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+    fitting = tuple(k for k in sizes if options.max_pack is None or k <= options.max_pack)
+    if not fitting:
+        problems.append(f"packs {options.packs!r}: none is at most max_pack {options.max_pack}")
+    return fitting
 
 
 def _ranks(

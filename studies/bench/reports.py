@@ -59,6 +59,7 @@ def report_cost(
         "engine": f"{TimedEngine.__module__}:{TimedEngine.__name__}",
         "model": setting.base,
         "dtype": setting.dtype,
+        "gradient_checkpointing": setting.gradient_checkpointing,
     }
     batch_size = setting.batch_size
     cluster = Cluster(

@@ -57,6 +57,7 @@ class Bench:
         rows: rows in the order of the table.
         memory: memory of packs of growing size, and its growth with each seat.
         report: cost of a report through Tune and host.
+        driver: milliseconds of the driver's own work for a trial, and for a late report.
         search: trials per hour of a whole search, packed and with a process for each trial.
         notes: notes for the reader, such as the size at which packs stopped fitting.
     """
@@ -68,6 +69,7 @@ class Bench:
     rows: Sequence[Row]
     memory: Mapping[str, Any] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    driver: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 

@@ -1,7 +1,6 @@
 """One benchmark from its checked plan to its result."""
 
 import dataclasses
-import gc
 import os
 import platform
 import shutil
@@ -17,6 +16,7 @@ from hylorada.runtime.cores import available_cores
 from studies.bench.inputs import base_on_disk, load_blocks
 from studies.bench.ladder import Ladder, Say
 from studies.bench.loops import step_operations
+from studies.bench.measure import release
 from studies.bench.options import Plan
 from studies.bench.profile import write_profile
 from studies.bench.result import Bench, Row
@@ -62,7 +62,7 @@ def run_bench(plan: Plan, say: Say) -> Bench:
             notes=notes,
         )
         del ladder
-        _release(plan)
+        release(plan.setting.device)
         return dataclasses.replace(bench, **_outside(plan, blocks, say, workspace))
 
 
@@ -104,23 +104,21 @@ def _outside(plan: Plan, blocks: Mapping[str, Blocks], say: Say, workspace: Path
         seats = _REPORT_SEATS[plan.setting.device]
         say(f"cost of a report: {seats} seats, with and without")
         parts["report"] = report_cost(plan.setting, blocks, seats, workspace)
+    if "driver" in plan.parts:
+        from studies.bench.driver_time import driver_time
+
+        say("the driver's own time: trials of the built-in study without training")
+        parts["driver"] = driver_time(workspace / "driver")
     if plan.search:
         parts["search"] = time_searches(plan, blocks, say)
     return parts
-
-
-def _release(plan: Plan) -> None:
-    """Free the GPU's memory for the processes that come next."""
-    gc.collect()
-    if plan.setting.device == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _memory(ladder: Ladder, say: Say) -> dict[str, Any]:
     """Measure the memory of packs of several sizes, and what each further seat adds."""
     memories = dict(ladder.memories)
     for size in _MEMORY_PACKS:
-        if size not in memories and not any("does not fit" in n for n in ladder.notes):
+        if size not in memories and size < ladder.too_large:
             say(f"memory of a pack of {size}")
             memory = ladder.measure_memory(size)
             if memory is None:

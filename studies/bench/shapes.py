@@ -1,28 +1,22 @@
 """Bases with random weights in the shape of known ones, whose speed can be measured offline."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from transformers import PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
+from hylorada.base_models.loading import smollm2_config
+
 SHAPES = ("gpt2", "smollm2")
-_SMOLLM2: dict[str, Any] = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-}
-_SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192}
 
 
 def shape_config(shape: str) -> PreTrainedConfig:
     """Return the config of GPT-2 124M or SmolLM2-135M."""
     if shape == "gpt2":
         return transformers.GPT2Config()
-    return transformers.LlamaConfig(**_SMOLLM2, tie_word_embeddings=True)
+    return smollm2_config()
 
 
 def write_shape(shape: str, dtype: str, folder: Path) -> None:

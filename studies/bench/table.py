@@ -16,6 +16,7 @@ def print_bench(bench: Bench, out: Console) -> None:
     setting, device = bench.setting, bench.provenance
     tokens = f"{setting['batch_size']} x {setting['block_size']} tokens"
     size = f"{tokens} a trial-step, LoRA r={setting['r']}"
+    size += ", gradient checkpointing" if setting.get("gradient_checkpointing") else ""
     head = f"{setting['base']}, {setting['dtype']}, {size}; {device['device']}"
     lines = [head] if setting["device"] == "cuda" else [f"{head}, {device['cores']} cores"]
     _print(out, lines)
@@ -84,7 +85,8 @@ def _details(bench: Bench) -> list[str]:
     if bench.matmul_rates:
         lines.append(f"matmul rate: {bench.matmul_rate / 1e12:.3g} TFLOP/s")
     lines += _rank_lines(bench)
-    return [*lines, *_memory_lines(bench), *_report_lines(bench), *_search_lines(bench)]
+    lines += [*_memory_lines(bench), *_report_lines(bench)]
+    return [*lines, *_driver_lines(bench), *_search_lines(bench)]
 
 
 def _rank_lines(bench: Bench) -> list[str]:
@@ -128,6 +130,22 @@ def _report_lines(bench: Bench) -> list[str]:
         f"{report['every']} steps ({min(turns):+.1f} to {max(turns):+.1f} in {len(turns)} turns): "
         f"checkpoint {parts['checkpoint']:.1f} ms, waiting between steps {parts['waiting']:.1f} "
         f"ms, slower steps {parts['steps']:.1f} ms",
+    ]
+
+
+def _driver_lines(bench: Bench) -> list[str]:
+    driver = bench.driver
+    if not driver:
+        return []
+    late = driver["report_ms_after"]
+    depths = " / ".join(f"{int(depth):,}" for depth in late)
+    times = " / ".join(f"{ms:.2f}" for ms in late.values())
+    return [
+        f"driver, {driver['trials']:,} trials of the built-in study without training, messages or "
+        f"MLflow: {driver['together_ms']:.1f} ms a trial, of which {driver['propose_ms']:.1f} to "
+        f"propose it, {driver['reports_ms']:.1f} for {driver['reports']:.1f} reports and "
+        f"{driver['finish_ms']:.1f} to end it",
+        f"a report after {depths} of its trial: {times} ms",
     ]
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.cli.options import run_options
-from studies.cli.stored_studies import note_running_again
+from studies.cli.stored_studies import note_running_again, run_command
 from studies.cli.study_runs import print_places, run_or_say_why
 from studies.files.folder_files import stored_study
 from studies.process.options import Options
+from studies.spec.grid import cells
 from studies.spec.study import Study
+from studies.trials.study_folders import is_running
 
 if TYPE_CHECKING:
     from studies.analysis.cells.across import Across
@@ -49,17 +51,22 @@ def run_grid_and_print(
 def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:
     """Print the tables and findings of a grid that has been run.
 
-    A note names each cell that is running again.
+    A note names each cell that is running again. While cells have not finished, it is told how far
+    each has come.
 
     Returns:
         The exit code.
 
     Raises:
-        InputError: some cells have not finished; each is named.
+        InputError: the files of a cell are damaged.
     """
     from studies.reporting.cells.report import print_across
     from studies.runner.cell_reports import report_grid
 
+    results = [folder.parent / c.study.name / "results.json" for c in cells(study)]
+    ended = sum(path.exists() for path in results)
+    if ended < len(results):
+        return _print_partly(study, args, ended, running=is_running(folder))
     result = report_grid(study, Options(storage=args.storage))
     for cell in result.cells:
         note_running_again(folder.parent / cell.study, cell.study)
@@ -67,6 +74,21 @@ def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> i
     if not args.json and (folder / "report.html").exists():
         print(f"report: {folder / 'report.html'}")
     return 0
+
+
+def _print_partly(study: Study, args: argparse.Namespace, ended: int, *, running: bool) -> int:
+    """Print how far the cells of a grid have come that has not finished."""
+    from studies.reporting.printed import print_json
+
+    if args.json:
+        print_json(
+            {"partial": True, "running": running, "cells": _cell_states(study, args.storage)}
+        )
+        return 0
+    print(f"PARTIAL: grid {study.name!r} has finished {ended} of {len(cells(study))} cells.")
+    if ended:
+        print("`hylorada report CELL` prints the results of a finished cell.")
+    return print_grid_status(study, args, running=running, resume=run_command(args))
 
 
 def print_grid_status(study: Study, args: argparse.Namespace, *, running: bool, resume: str) -> int:
@@ -98,8 +120,7 @@ def print_grid_status(study: Study, args: argparse.Namespace, *, running: bool, 
 
 def _cell_states(study: Study, storage: Path) -> list[dict[str, Any]]:
     from studies.analysis.progress import stage_lines
-    from studies.analysis.results import load_records
-    from studies.spec.grid import cells
+    from studies.trials.loading import load_records
     from studies.trials.records import OPEN
 
     states = []

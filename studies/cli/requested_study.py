@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hylorada import InputError, nearest
-from studies.api.definitions import definitions
+from studies.api.definitions import Definition, definitions
 from studies.cli.options import study_options
 from studies.files.folder_files import planned_study
 from studies.files.own_designs import named_designs
 from studies.files.paths import with_absolute_paths
 from studies.process.options import Options
+from studies.spec.changes import as_requested, differing
 from studies.spec.fields import GRID_AXES
 from studies.spec.grid import cells
 from studies.spec.proposals.start_entries import FROM, is_reference
@@ -75,7 +76,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     changes may replace a part of the definition, so the values are put together twice.
     """
     from studies.spec.budgets import budget_problems, giving_way
-    from studies.spec.overrides import override, read_file
+    from studies.spec.overrides import read_file
 
     file: dict[str, Any] = read_file(args.config) if args.config else {}
     if file.get("designs"):
@@ -83,7 +84,7 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             f"{args.config}: designs holds code, which a study file can't bring; save it as .py "
             "files and name them in landmark_design"
         )
-    base = _reading_again(_base_values(args, file), [file, override({}, args.set)[0]])
+    base = _reading_again(_base_values(args, file), file, args.set)
     values, _ = _changed(base, file, args)
     values, problems = _changed(giving_way(base, values), file, args)
     if _seeds_follow(base, file, values, args):
@@ -92,17 +93,18 @@ def _study_values(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 
 def _reading_again(
-    base: Mapping[str, Any], given: Sequence[Mapping[str, Any]]
+    base: Mapping[str, Any], file: Mapping[str, Any], assignments: Sequence[str]
 ) -> Mapping[str, Any]:
     """Return a begun study without the code of designs that the user names again.
 
     That code is read again, so that a study is not resumed in silence with an earlier version.
     """
-    designs = [design for values in given for design in named_designs(values)]
-    named = {os.path.basename(design.rpartition(":")[0]) for design in designs}
-    if not named & {*base.get("designs", {})}:
+    sources = base.get("designs", {})
+    named = {os.path.basename(design.rpartition(":")[0]) for design in named_designs(file)}
+    named |= {name for name in sources if any(f"{name}:" in a for a in assignments)}
+    if not named & {*sources}:
         return base
-    return {**base, "designs": {f: s for f, s in base["designs"].items() if f not in named}}
+    return {**base, "designs": {f: s for f, s in sources.items() if f not in named}}
 
 
 def _changed(
@@ -165,6 +167,8 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
             f"name a study: {', '.join(known)}; or give --config FILE with a definition"
         )
     stored = study_folder(args.storage, name)
+    if stored is not None and _asks_for_no_change(args):
+        return _as_it_was_begun(stored, known.get(name))
     if name in known:
         folder = study_folder(args.storage, args.name or name)
         begun = as_begun(known[name].values, folder, asked_for=False)
@@ -175,6 +179,28 @@ def _base_values(args: argparse.Namespace, file: Mapping[str, Any]) -> Mapping[s
         hint = nearest(name, [*known, *stored_names(args.storage)])
         raise InputError(f"unknown study {name!r}; {hint}")
     return _matching(planned_study(stored / "study.json"), file, args.config)
+
+
+def _asks_for_no_change(args: argparse.Namespace) -> bool:
+    """Return whether the command names a study and nothing that changes it."""
+    given = [args.name, args.config, args.budget, args.start_from, *args.set]
+    given += [getattr(args, name) for name in study_options()]
+    return all(value is None for value in given)
+
+
+def _as_it_was_begun(folder: Path, definition: Definition | None) -> Mapping[str, Any]:
+    """Return the values of a stored study; say how they differ from the definition of its name."""
+    values = planned_study(folder / "study.json")
+    if definition is None:
+        return values
+    study = Study.from_dict(definition.values)
+    if names := differing(as_requested(values, study), study):
+        print(
+            f"hylorada: note: study {folder.name!r} keeps the settings that it was begun with, "
+            f"which differ from its definition's in {', '.join(names)}",
+            file=sys.stderr,
+        )
+    return values
 
 
 def _matching(values: Mapping[str, Any], file: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

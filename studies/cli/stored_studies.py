@@ -3,7 +3,9 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from studies.process.mlflow_address import shown
 from studies.trials.study_folders import (
@@ -12,6 +14,9 @@ from studies.trials.study_folders import (
     require_no_grid,
     require_results,
 )
+
+if TYPE_CHECKING:
+    from studies.trials.records import Record
 
 
 def open_study(args: argparse.Namespace, *, grids: bool = False) -> Path:
@@ -61,6 +66,13 @@ def place_words(args: argparse.Namespace) -> list[str]:
     """Return the options that say where a study is, for a command line that users can copy."""
     words = _option("--storage", args.storage, Path("mlruns"))
     return words + _option("--tracking-uri", getattr(args, "tracking_uri", None), None)
+
+
+def resume_line(args: argparse.Namespace, records: "Mapping[str, Record]") -> str:
+    """Return the command that resumes a stored study, for users to copy."""
+    from studies.analysis.progress import resume_command
+
+    return shlex.join([*resume_command(args.study, records), *place_words(args)])
 
 
 def _option(name: str, value: object, default: object) -> list[str]:

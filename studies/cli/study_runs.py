@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hylorada import InputError
 from studies.cli.options import run_options
+from studies.cli.stored_studies import place_words
 from studies.process.errors import StudyStopped, uncoloured
+from studies.process.mlflow_address import shown
 from studies.process.options import WANDB, Options
 from studies.process.provenance import command_line
 from studies.spec.study import Study
@@ -62,9 +64,12 @@ def print_places(folder: Path, args: argparse.Namespace) -> None:
 
 def _page_hint(args: argparse.Namespace) -> str:
     """Return where the runs of a study are shown."""
-    if (args.tracking_uri or "").startswith(WANDB):
-        return f"W&B: {args.tracking_uri}"
-    return f"MLflow: hylorada ui --storage {shlex.quote(str(args.storage))}"
+    uri = args.tracking_uri or ""
+    if uri.startswith(WANDB):
+        return f"W&B: {uri}"
+    if uri.startswith(("http://", "https://")):
+        return f"MLflow: {shown(uri)}"
+    return f"MLflow: {shlex.join(['hylorada', 'ui', *place_words(args)])}"
 
 
 def train_and_print(study: Study, args: argparse.Namespace, console: "Console") -> int:

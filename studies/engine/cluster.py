@@ -1,6 +1,7 @@
 """The Ray that a study runs on: devices of this machine or of a cluster, with a host on each."""
 
 import math
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from studies.engine.nodes import Gate, nodes_with, training_nodes, wait_for
 from studies.engine.ray_start import is_theirs, start_ray, stop_ray
 from studies.engine.registry import start_registry
 from studies.process.errors import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
+from studies.process.phases import phase
 
 if TYPE_CHECKING:
     from studies.engine.tune_loop import Source
@@ -73,10 +75,12 @@ class Cluster:
             start_ray(address, workspace)
         # Fixed from here on, whatever nodes join later.
         self._kind = "GPU" if nodes_with("GPU") else "CPU"
+        spread = self._kind == "GPU" and engine.get("device_map", "none") != "none"
+        self._gpus = visible_gpus(nodes_with("GPU")) if spread else ""
         self._name = f"hylorada-{uuid.uuid4().hex}"
         self._text_key = f"hylorada-text-{uuid.uuid4().hex}".encode()
         self._requested_seats, self._batch_size = seats, batch_size
-        self._registry = start_registry(self._name, engine, self._text_key, gate)
+        self._registry = start_registry(self._name, engine, self._text_key, gate, self._gpus)
         if address is None:  # the first host runs its imports while the driver runs its own
             here = ray.get_runtime_context().get_node_id()
             self._registry.host.remote(here, self._device(here))
@@ -123,12 +127,13 @@ class Cluster:
 
         Only a task on the node knows it: the user may have hidden some of its GPUs.
         """
-        if self._kind == "CPU":
-            return ""
+        if self._kind == "CPU" or self._gpus:
+            return self._gpus
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         task = ray.remote(_gpu_id).options(num_cpus=0, num_gpus=1e-4, scheduling_strategy=there)
         return str(ray.get(task.remote()))
 
+    @phase("probe, after the host's start")
     def probe(self, jobs: Sequence["Job"]) -> None:
         """Try jobs on a host before anything is trained.
 
@@ -138,6 +143,7 @@ class Cluster:
         if problems := self._call_host("probe", [job.to_dict() for job in jobs]):
             raise InputError(problems)
 
+    @phase("base on the test split")
     def evaluate_base(self, split: str) -> dict[str, float]:
         """Return the metrics of the base alone on one split, computed by any host."""
         return dict(self._call_host("evaluate_base", split))
@@ -147,7 +153,8 @@ class Cluster:
         """The devices that trials train on, as they are now."""
         amounts = [node["Resources"][self._kind] for node in nodes_with(self._kind)]
         units = max(1, round(sum(amounts)))
-        return Place(self._kind, units if self._kind == "GPU" else max(1, len(amounts)), units)
+        hosts = units if self._kind == "GPU" and not self._gpus else max(1, len(amounts))
+        return Place(self._kind, hosts, units)
 
     def peak_memory(self) -> int | None:
         """Return the peak memory of the largest host in bytes; None if no host answers at once."""
@@ -164,7 +171,8 @@ class Cluster:
         They are its share of a GPU, or of the cores that the smallest node has now.
         """
         if self._kind == "GPU":
-            return {"cpu": 0, "gpu": share(1, self.seats)}
+            gpus = 1 + self._gpus.count(",")  # Ray gives no trial a share of several GPUs
+            return {"cpu": 0, "gpu": share(1, math.ceil(self.seats / gpus))}
         return {
             "cpu": share(
                 min((n["Resources"]["CPU"] for n in nodes_with("CPU")), default=1), self.seats
@@ -215,6 +223,22 @@ class Cluster:
                 ray.kill(host)
             ray.kill(self._registry)
             _internal_kv_del(self._text_key)
+
+
+def visible_gpus(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Return the ids of this machine's GPUs, separated by commas, as Ray and CUDA name them.
+
+    Args:
+        nodes: Ray's nodes with GPUs.
+
+    Raises:
+        InputError: there are other nodes.
+    """
+    if len(nodes) > 1:
+        raise InputError("device_map uses the GPUs of one machine; this Ray has several with GPUs")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = sum(round(node["Resources"]["GPU"]) for node in nodes)
+    return hidden or ",".join(map(str, range(count)))
 
 
 def _gpu_id() -> str:

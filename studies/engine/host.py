@@ -20,6 +20,7 @@ from ray import cloudpickle as pickle
 from ray.experimental.internal_kv import _internal_kv_get
 
 from studies.process.errors import DeviceLost, HostGone, SeatLost, Superseded
+from studies.process.phases import phase
 from studies.trials.messages import Job, Report
 
 Result = TypeVar("Result")
@@ -38,12 +39,14 @@ class Host:
     def __init__(self, engine: Mapping[str, Any], text_key: bytes) -> None:
         options = dict(engine)
         module, _, name = options.pop("engine", ENGINE).partition(":")
-        make = getattr(importlib.import_module(module), name)  # only the host imports torch
+        with phase("host: torch and transformers"):
+            make = getattr(importlib.import_module(module), name)  # only the host imports torch
         # Only one thread computes: on a CPU, a second team of OpenMP threads would halve the speed
         # of both.
         self._thread = ThreadPoolExecutor(1)
         text = _text(text_key)
-        self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
+        with phase("host: base"):
+            self._engine = self._thread.submit(lambda: make(**options, blocks=text)).result()
         self._builder = ThreadPoolExecutor(1)  # builds seats while other trials train
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
@@ -322,6 +325,7 @@ class Host:
             self._expect(name)
 
 
+@phase("host: wait for the text")
 def _text(key: bytes) -> Any:
     """Wait until the driver has stored a reference to the text under this key, and return the text.
 

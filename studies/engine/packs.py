@@ -31,6 +31,7 @@ from hylorada import (
     probe,
     read_step,
 )
+from hylorada.multi_adapter.spread_base import is_spread
 from hylorada.runtime.checksums import digest
 from hylorada.runtime.cores import available_cores
 from hylorada.runtime.devices import own_threads
@@ -70,6 +71,8 @@ class Engine:
         dtype: data type of the base, ``float32``, ``bfloat16`` or ``float64``.
         device: torch device.
         designs: source of each landmark design of the user's own, by its name.
+        gradient_checkpointing: whether the backward pass computes decoder layers again.
+        device_map: how the base lies on all GPUs that the process sees; ``none`` puts it on one.
         blocks: the splits ``train`` and ``validation``, and those that jobs evaluate at their end;
             for jobs with ``replication_pads`` the padded rows of each, too.
     """
@@ -82,13 +85,24 @@ class Engine:
         device: str,
         blocks: Mapping[str, Blocks],
         designs: Mapping[str, str] | None = None,
+        gradient_checkpointing: bool = False,
+        device_map: str = "none",
     ) -> None:
         torch.set_num_threads(available_cores())
         for design, source in (designs or {}).items():
             load_landmark_design(design, source)
-        self.base = load_base(model, dtype=getattr(torch, dtype), device=device)
+        self.base = load_base(
+            model,
+            dtype=getattr(torch, dtype),
+            device=device,
+            device_map=None if device_map == "none" else device_map,
+        )
+        self.spread = is_spread(self.base)
         self._lanes = Lanes(
-            self.base, compile_backend="inductor" if self.base.device.type == "cuda" else None
+            self.base,
+            # accelerate's hooks, which move hidden states between GPUs, can't be compiled
+            compile_backend="inductor" if device == "cuda" and not self.spread else None,
+            gradient_checkpointing=gradient_checkpointing,
         )
         padded = [blocks[PADDED_TRAIN]] if PADDED_TRAIN in blocks else []
         train_ids = np.concatenate([b.input_ids for b in (blocks["train"], *padded)])
@@ -224,6 +238,8 @@ class Engine:
                 break
             rates[seats] = rate
         self._lanes.max_seats = None  # the limit that a pack too large for memory has set
+        if self._on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         return max(rates, default=1)
 
     def _rate(self, seats: int, batch_size: int) -> float | None:
@@ -249,8 +265,10 @@ class Engine:
             torch.cuda.synchronize()
 
     def peak_memory(self) -> int:
-        """Return the peak memory in bytes: of a GPU's tensors, or of this process on a CPU."""
-        return int(torch.cuda.max_memory_allocated()) if self._on_gpu else process_peak()
+        """Return the peak memory in bytes: of the GPUs' tensors, or of this process on a CPU."""
+        if not self._on_gpu:
+            return process_peak()
+        return sum(torch.cuda.max_memory_allocated(k) for k in range(torch.cuda.device_count()))
 
     def evaluate_base(self, split: str) -> dict[str, float]:
         """Return the metrics of the base alone."""

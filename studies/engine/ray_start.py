@@ -18,6 +18,7 @@ from ray.job_config import JobConfig
 from hylorada import InputError
 from studies.process.environment import RAY_FILES
 from studies.process.errors import StudyStopped
+from studies.process.phases import phase
 from studies.process.provenance import command_line
 from studies.process.signals import uninterrupted
 
@@ -142,6 +143,7 @@ def start_ray(address: str | None, workspace: Path) -> None:
     _start_watch()
 
 
+@phase("Ray start")
 def _initialize(address: str | None, workspace: Path) -> None:
     options: dict[str, Any] = {
         "log_to_driver": False,
@@ -236,6 +238,7 @@ def _own_start() -> Iterator[None]:
         internals.set_sigterm_handler = theirs
 
 
+@phase("Ray shutdown")
 def stop_ray(address: str | None = None) -> None:
     """Stop the private Ray, or leave the cluster at ``address``.
 

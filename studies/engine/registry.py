@@ -14,6 +14,7 @@ from studies.engine.host import Host
 from studies.engine.nodes import Gate, node_of
 from studies.process.environment import ALLOCATOR
 from studies.process.errors import StudyStopped
+from studies.process.phases import phase
 
 
 class Registry:
@@ -25,10 +26,14 @@ class Registry:
         text_key: key in Ray's internal key-value store under which hosts find the text, as soon as
             the driver has it.
         gate: check for nodes that join later; None where no node can join.
+        gpus: ids of the GPUs that one host owns together; empty for a host on each GPU.
     """
 
-    def __init__(self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> None:
-        self._engine, self._text_key, self._gate = engine, text_key, gate
+    @phase("registry: setup")
+    def __init__(
+        self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str
+    ) -> None:
+        self._engine, self._text_key, self._gate, self._gpus = engine, text_key, gate, gpus
         self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
         self._lock = asyncio.Lock()
 
@@ -46,6 +51,7 @@ class Registry:
         Raises:
             StudyStopped: the node has joined since the start and does not pass the gate.
         """
+        gpu = self._gpus or gpu
         async with self._lock:
             await self._admit(node)
             known = self._hosts.get((node, gpu))
@@ -83,7 +89,9 @@ class Registry:
         return actor.remote(engine, self._text_key)
 
 
-def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None) -> Any:
+def start_registry(
+    name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str = ""
+) -> Any:
     """Start the registry on this node, so that it lives as long as the driver."""
     here = ray.get_runtime_context().get_node_id()
     actor = ray.remote(Registry).options(
@@ -93,4 +101,4 @@ def start_registry(name: str, engine: Mapping[str, Any], text_key: bytes, gate: 
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
     )
-    return actor.remote(engine, text_key, gate)
+    return actor.remote(engine, text_key, gate, gpus)

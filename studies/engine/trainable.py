@@ -22,6 +22,7 @@ from studies.process.errors import (
     own,
     uncoloured,
 )
+from studies.process.phases import phase
 from studies.trials.messages import Report
 
 
@@ -37,6 +38,7 @@ class Trial(tune.Trainable):
         """Return the resources that the config requests."""
         return _request(config["cpu"], config["gpu"])
 
+    @phase("trial: setup")
     def setup(self, config: dict[str, Any]) -> None:
         """Prepare for the config's job, without taking a seat."""
         self._registry = ray.get_actor(config["registry"])

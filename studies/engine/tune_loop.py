@@ -18,6 +18,7 @@ from studies.engine.controller import controlled
 from studies.engine.nodes import nodes_with
 from studies.engine.trainable import Trial
 from studies.process.errors import StudyStopped
+from studies.process.phases import phase
 from studies.trials.messages import Job, Report
 
 _CHECK_S = 1.0  # time between two checks without a report
@@ -103,8 +104,8 @@ class _Proposer(_Local, Searcher):
         """Free the trial's slot; the judge has already handled its end.
 
         Tune gives up a trial whose process dies before the trial has started in it, which can
-        happen to an idle process kept for reuse. Such a job is suggested again before all others,
-        but not forever: the run ends where hardly anything starts.
+        happen to an idle process kept for reuse. Such a job is suggested again first.
+        After too many failed starts in a row, the run ends.
         """
         job_and_step, self._waits = self._live.pop(trial_id, None), None
         self._lost_starts = self._lost_starts + 1 if error else 0
@@ -236,6 +237,7 @@ class _Stopper(_Local, tune.Stopper):
         return self._judge.fault is not None
 
 
+@phase("Tune")
 def run_trials(
     source: Source,
     check: Callable[[], bool],
@@ -305,7 +307,7 @@ class _NoProgress(tune.ProgressReporter):
 
 
 class Slots:
-    """The number of trials that Tune may hold: all that can run at once now, and some that wait.
+    """Count the trials Tune may hold: those that can run now plus `waiting` more.
 
     Args:
         resources: resources that each trial requests.

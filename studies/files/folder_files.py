@@ -104,9 +104,11 @@ def damaged(path: Path, reason: str, remedy: str = "") -> InputError:
 def remedy_for(path: Path) -> str:
     """Return what the user can do about a lost or damaged file of a study."""
     if path.name == "results.json":
-        return f"delete it: `{_command(path.parent)}` computes it again from the trials"
+        return f"delete it: `{study_command(path.parent)}` computes it again from the trials"
     if path.name == "explain.json":
-        return f"delete it: `{_command(path.parent, 'explain')}` computes it again from its runs"
+        return (
+            f"delete it: `{study_command(path.parent, 'explain')}` computes it again from its runs"
+        )
     if path.parent.parent.name == "trials" and "-explain-" in path.parent.name:
         return train_again(path, "explain")
     if path.parent.parent.name == "trials" and "-confirm-" in path.parent.name:
@@ -116,19 +118,23 @@ def remedy_for(path: Path) -> str:
 
 def train_again(path: Path, command: str = "run") -> str:
     """Return the remedy for a file of a run that the study can repeat with the same result."""
-    command_line = _command(path.parents[2], command)
+    command_line = study_command(path.parents[2], command)
     return (
         f"restore it from a backup, or delete the folder {path.parent}: `{command_line}` "
         "trains that run again"
     )
 
 
-def _command(folder: Path, command: str = "run") -> str:
-    return shlex.join(["hylorada", command, folder.name])
+def study_command(folder: Path, command: str = "run", *options: str) -> str:
+    """Return a command line on the study in a folder, for users to copy."""
+    storage = folder.parent.parent
+    is_default = storage.absolute() == Path("mlruns").absolute()
+    place = [] if is_default else ["--storage", str(storage)]
+    return shlex.join(["hylorada", command, folder.name, *options, *place])
 
 
 @contextmanager
-def reading(path: Path, remedy: str = "") -> Iterator[None]:
+def reading(path: Path | str, remedy: str = "") -> Iterator[None]:
     """Turn any error caused by a lost or damaged file into one line that names the file.
 
     Args:
@@ -143,15 +149,15 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; {remedy or remedy_for(path)}") from error
+        raise InputError(f"{path} is missing; {remedy or remedy_for(Path(path))}") from error
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise damaged(path, "not UTF-8", remedy) from error
+        raise damaged(Path(path), "not UTF-8", remedy) from error
     except json.JSONDecodeError as error:
-        raise damaged(path, f"not JSON: {error.msg}", remedy) from error
+        raise damaged(Path(path), f"not JSON: {error.msg}", remedy) from error
     except (ValueError, RecursionError) as error:
-        raise damaged(path, str(error), remedy) from error
+        raise damaged(Path(path), str(error), remedy) from error
 
 
 def read_json(path: Path, kind: Any, owner: str | None = None) -> Any:
@@ -185,7 +191,8 @@ def stored_study(path: Path) -> dict[str, Any]:
     """
     # Before these fields existed, an end token separated any two rows, TPE and ASHA searched, and
     # no report had a table of components, trials read all of the training split for a number of
-    # steps, no study was a grid, and every search began with the defaults.
+    # steps, no study was a grid, every search began with the defaults, the backward pass
+    # recomputed nothing, and a base had one device.
     values: dict[str, Any] = {
         "criteria": False,
         "grid": {},
@@ -197,6 +204,8 @@ def stored_study(path: Path) -> dict[str, Any]:
         "seed_list": [],
         "designs": {},
         "start": [],
+        "gradient_checkpointing": False,
+        "device_map": "none",
         **read_json(path, Mapping[str, Any], STUDY),
     }
     values.pop("id", None)
@@ -319,14 +328,21 @@ def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
         raise InputError(wrong)
 
 
-def read_lines(path: Path) -> list[str]:
+def content_of(path: Path | str) -> bytes:
+    """Return the content of a file, at less cost for a small one than `Path.read_bytes`."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def read_lines(path: Path | str) -> list[str]:
     """Return the complete lines of a file, without a last line that a crash has cut off."""
-    return _complete_lines(path.read_bytes()).decode().splitlines()
+    return _complete_lines(content_of(path)).decode().splitlines()
 
 
 def _complete_lines(content: bytes) -> bytes:
     """Return content without a last line that was cut off or that a power loss left as zeros."""
-    content = re.sub(rb"\0[\0\n]*\Z", b"", content)
+    if b"\0" in content:
+        content = re.sub(rb"\0[\0\n]*\Z", b"", content)
     return content[: content.rfind(b"\n") + 1]
 
 

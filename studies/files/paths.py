@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -84,3 +85,27 @@ def with_absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_folder(name: str) -> str:
     """Return the name of a base or text without its folder."""
     return os.path.basename(name) if os.path.isabs(name) else name
+
+
+def file_problem(field: str, file: Path) -> str | None:
+    """Return why a file can't be written, for a check before long work; None if it can."""
+    if os.path.isdir(file) or not file.name:
+        return f"{field} {str(file)!r}: this is a folder; name a file"
+    if not file.absolute().parent.is_dir():
+        return f"{field} {str(file)!r}: its folder does not exist"
+    return None
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why a folder, which need not exist yet, can't be written to; None if it can.
+
+    The check leaves no trace.
+    """
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.exists(p))
+    if not os.path.isdir(existing):
+        return f"{existing} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return None
+    except OSError as error:
+        return f"no file can be created in {existing} ({error.strerror})"

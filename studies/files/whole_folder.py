@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hylorada import InputError
 from hylorada.runtime.checksums import digest
-from studies.files.paths import path_problem
+from studies.files.paths import path_problem, unwritable
 from studies.process.listing import first_names
 
 _RECORD = "files.json"  # which files were written, their checksums, and for which study
@@ -85,6 +85,8 @@ def _problem(folder: Path, owner: str) -> str | None:
     existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     if not existing.is_dir():
         return f"{str(existing)!r} is a file, must be a folder"
+    if problem := unwritable(folder.absolute().parent):
+        return f"{name} can't be written: {problem}"
     if not folder.exists():
         return None
     place = folder.resolve()

@@ -89,6 +89,8 @@ def study_environment() -> Iterator[None]:
 def make_private(folder: Path) -> None:
     """Close a local Ray to others: ports on loopback, and a token that only this user can read."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # By default Ray starts a process for each core that runs no trial and no host.
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 (Ray's own name)
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run` Ray packs the working folder
     os.environ["RAY_AUTH_MODE"] = "token"
     path = folder / "token"

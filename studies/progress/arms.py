@@ -42,9 +42,10 @@ def _row(records: Sequence[Record], arm: str, rungs: Sequence[int]) -> tuple[str
 
 
 def _best(records: Sequence[Record]) -> Record | None:
+    """Return the best of the trials that have come furthest, as a partial report does."""
     going = [r for r in records if r.state in ("running", "complete")]
     reported = [r for r in going if r.nll is not None]
-    return min(reported, key=lambda r: r.nll or 0.0, default=None)
+    return min(reported, key=lambda r: (-r.step, r.nll), default=None)
 
 
 def _ppl(record: Record) -> str:

@@ -8,6 +8,8 @@ from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from studies.analysis.forecast.forecast import duration
+from studies.analysis.forecast.stopping import expected_trial
 from studies.process.options import Progress
 from studies.progress.arms import arms_drawing, best_ppls
 from studies.progress.display import open_display
@@ -31,7 +33,7 @@ class Panel:
         self._began = time.monotonic()
         self._stage = ""
         self._total = 0
-        self._done_before = 0
+        self._steps_before = 0
 
     def __enter__(self) -> Self:
         self._display.start()
@@ -47,7 +49,7 @@ class Panel:
     def begin(self, stage: str, total: int) -> None:
         """Start counting a stage of ``total`` trials."""
         self._stage, self._total, self._began = stage, total, time.monotonic()
-        self._done_before = self._ended()
+        self._steps_before = sum(r.step for r in self._records())
         self._display.restart()
         self.update()
 
@@ -75,20 +77,25 @@ class Panel:
     def _records(self) -> list[Record]:
         return counting(self._store.study, self._store.records, self._stage) if self._stage else []
 
-    def _ended(self) -> int:
-        return sum(r.state != "running" for r in self._records())
-
     def _count(self, records: Sequence[Record]) -> str:
         ended = sum(r.state != "running" for r in records)
-        return f"{ended} of {self._total} trials, {self._elapsed()}{self._time_left(ended)}"
-
-    def _elapsed(self) -> str:
-        return f"{time.monotonic() - self._began:.0f} s"
-
-    def _time_left(self, ended: int) -> str:
-        fresh = ended - self._done_before
-        if not fresh or ended >= self._total:
-            return ""
+        elapsed = time.monotonic() - self._began
         return (
-            f", about {(time.monotonic() - self._began) / fresh * (self._total - ended):.0f} s left"
+            f"{ended} of {self._total} trials, {elapsed:.0f} s{self._time_left(records, elapsed)}"
         )
+
+    def _time_left(self, records: Sequence[Record], elapsed: float) -> str:
+        """Return the time left at the pace of the steps taken since the stage began."""
+        taken = sum(r.step for r in records) - self._steps_before
+        running = [r.step for r in records if r.state == "running"]
+        unended = self._total - (len(records) - len(running))
+        left = unended * self._expected_steps() - sum(running)
+        return f", about {duration(elapsed * left / taken)} left" if taken > 0 and left > 0 else ""
+
+    def _expected_steps(self) -> float:
+        """Return the steps that a trial of the stage is expected to take."""
+        study = self._store.study
+        if self._stage != "search":
+            return study.max_steps
+        steps, rungs = study.report_steps(), study.rungs()
+        return expected_trial(study.trials, steps, rungs, study.reduction_factor)[0]

@@ -2,18 +2,16 @@
 
 import html
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import Results
 from studies.process.terminal_text import one_line
-from studies.reporting.figures.drawing import svg_on_paper
+from studies.reporting.figures.drawing import on_paper
 from studies.reporting.html_report import verdict_lines
-from studies.reporting.sections import Picture, sections
+from studies.reporting.sections import Picture, Section
 from studies.reporting.tables import Sheet, arms_sheet, change_text
 from studies.spec.study import Study
-from studies.trials.records import Record
 
 _BREAK = "  \n"  # of a line within a paragraph
 _MOST_ROWS = 16  # of a table; the report has all
@@ -45,26 +43,17 @@ def describe(results: Results, study: Study) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def figure_files(
-    results: Results, records: Mapping[str, Record], study: Study, folder: Path
-) -> dict[str, bytes]:
+def figure_files(report: Sequence[Section]) -> dict[str, bytes]:
     """Return the figures of a report as SVG, by their file names.
 
     Args:
-        results: Results of the study.
-        records: All trials and runs, by name.
-        study: The study.
-        folder: Its folder.
+        report: The sections of the report.
     """
-    parts = [
-        part for section in sections(results, records, study, folder) for part in section.parts
-    ]
-    pictures = [p for p in parts if isinstance(p, Picture) and p.figure is not None]
+    pictures = [p for s in report for p in s.parts if isinstance(p, Picture) and p.svg]
     files = {}
     for number, picture in enumerate(pictures, 1):
         name = re.sub(r"[^\w-]+", "-", picture.name)[:100].strip("-")
-        assert picture.figure is not None
-        files[f"{number:02d}-{name}.svg"] = svg_on_paper(picture.figure)
+        files[f"{number:02d}-{name}.svg"] = on_paper(picture.svg)
     return files
 
 

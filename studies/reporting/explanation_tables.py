@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from studies.analysis.comparisons import stays_within
 from studies.analysis.verdict import listed, numbers
-from studies.reporting.figures.plots import value_text
+from studies.reporting.shown.values import value_text
 from studies.reporting.tables import Sheet
 from studies.statistics.change import interval_text
 from studies.trials.explanations import Effect, Explanation

@@ -10,9 +10,9 @@ from hylorada import BaseInfo, InputError, field_problems
 from hylorada.base_models.portable_names import located
 from studies.files.folder_files import damaged, read_json, write_atomically
 from studies.files.own_designs import own_designs
+from studies.files.paths import unwritable
 from studies.reporting.model_card import model_card, own_files, published_name
 from studies.reporting.winner_choice import Winner, find_winner
-from studies.tracking.checks import unwritable
 from studies.trials.messages import OWNER
 
 RECORD = "export.json"

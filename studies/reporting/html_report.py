@@ -8,12 +8,13 @@ from typing import Any
 
 from studies.analysis.results import Results
 from studies.files.folder_files import write_atomically
+from studies.process.phases import phase
 from studies.reporting.component_tables import changes_sheet, components_sheet
+from studies.reporting.page import drawn_html, folded, page, table_html
 from studies.reporting.page import escape as _escape
-from studies.reporting.page import figure_html, folded, page, table_html
 from studies.reporting.page import section as _framed
 from studies.reporting.sections import Listing, Part, Picture, Section, Table, Words, sections
-from studies.reporting.tables import arms_sheet, many_references, searched_sheet
+from studies.reporting.tables import arms_sheet, many_references
 from studies.reporting.terminal import Drawing
 from studies.spec.study import Study
 from studies.trials.records import Record
@@ -41,12 +42,10 @@ def verdict_lines(results: Results) -> list[str]:
     return re.split(r"(?<=[.;]) ", results.verdict)
 
 
-def trial_table(records: Mapping[str, Record], study: Study) -> Drawing:
-    """Return a table of all search trials and their parameters; the best of each arm is bold."""
-    return Drawing(searched_sheet(records, study))
-
-
-def write_html(results: Results, records: Mapping[str, Record], study: Study, path: Path) -> None:
+@phase("report.html")
+def write_html(
+    results: Results, records: Mapping[str, Record], study: Study, path: Path
+) -> list[Section]:
     """Write the whole report as one HTML file that needs nothing else.
 
     Args:
@@ -54,13 +53,18 @@ def write_html(results: Results, records: Mapping[str, Record], study: Study, pa
         records: All trials and runs, by name.
         study: The study.
         path: Path of the file, which is replaced atomically.
+
+    Returns:
+        The sections of the report, with their figures drawn.
     """
+    shown = sections(results, records, study, path.parent)
     body = [
         _head(results, study),
-        *map(_section, sections(results, records, study, path.parent)),
+        *map(_section, shown),
         _framed("Provenance", _provenance(results.provenance)),
     ]
     write_atomically(path, page(results.study, "\n".join(body)))
+    return shown
 
 
 def _section(section: Section) -> str:
@@ -75,7 +79,7 @@ def _part(part: Part) -> str:
         case Listing():
             return _listing(part)
         case Picture():
-            return figure_html(part.figure, f"{part.caption} {part.hint}".strip())
+            return drawn_html(part.svg, f"{part.caption} {part.hint}".strip())
         case Table():
             return _table(part)
 

@@ -12,6 +12,7 @@ from hylorada.base_models.builtin_names import SMOLLM2, TINY
 from hylorada.base_models.portable_names import portable_path
 from studies.analysis.comparisons import Comparison
 from studies.analysis.notes import repeated_faults, sees_future
+from studies.analysis.verdict import replicates
 from studies.files.paths import without_folder
 from studies.reporting.winner_choice import Winner
 from studies.spec.common_values import seed_name
@@ -110,11 +111,7 @@ def _on_padded_rows(winner: Winner) -> str:
 
 def _sentence(comparison: Comparison) -> str:
     c = comparison
-    seeds = (
-        f"{c.searches} searches x {c.seeds} paired seeds"
-        if c.searches > 1
-        else f"{c.seeds} paired seeds"
-    )
+    seeds = replicates(c.searches, c.seeds)
     change = interval_text(c.change, c.low, c.high, f" % PPL, {100 * (1 - c.level):g} % interval")
     return (
         f"`{c.arm}` vs `{c.reference}`: {change}, {seeds}, Holm p = {c.p_holm:.3g}; "

@@ -5,7 +5,7 @@ import html
 from matplotlib.figure import Figure
 
 from studies.process.terminal_text import shown
-from studies.reporting.figures.drawing import THEME, svg_text
+from studies.reporting.figures.drawing import THEME, draw, themed
 from studies.reporting.tables import WORDS, Sheet
 
 _MANY = 40  # rows above which a table starts folded
@@ -56,10 +56,14 @@ def section(title: str, *parts: str) -> str:
 
 def figure_html(figure: Figure | None, caption: str) -> str:
     """Return a figure with its caption; empty if there is nothing to draw."""
-    if figure is None:
+    return "" if figure is None else drawn_html(draw(figure), caption)
+
+
+def drawn_html(svg: str, caption: str) -> str:
+    """Return a drawn figure with its caption; empty for an empty drawing."""
+    if not svg:
         return ""
-    drawn = shown(svg_text(figure))
-    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"<figure>{shown(themed(svg))}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def page(title: str, body: str) -> str:

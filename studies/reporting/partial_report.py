@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from studies.analysis.progress import Leader, Partial
-from studies.reporting.figures.plots import value_text
+from studies.reporting.shown.values import value_text
 from studies.reporting.tables import Sheet
 from studies.reporting.terminal import Drawing, Terminal
 from studies.spec.study import Study

@@ -22,13 +22,17 @@ def printing(show: Callable[[], None]) -> None:
 
 
 def tell_failures(folder: Path) -> bool:
-    """Print each distinct error once, with its count and a log; return whether there is any."""
-    from studies.analysis.results import failures, load_records
+    """Print each distinct error once, with its count and a log.
 
-    records = load_records(folder)
-    failed = failures(records)
+    Returns:
+        Whether a trial of the study itself has failed; trials that users have added don't count.
+    """
+    from studies.trials.loading import failures, trial_ends
+
+    ends = trial_ends(folder)
+    failed = failures(ends)
     if failed:
-        states = Counter(r.state for r in records.values())
+        states = Counter(end.state for end in ends.values())
         print(
             "hylorada: " + ", ".join(f"{n} {state}" for state, n in sorted(states.items())),
             file=sys.stderr,
@@ -39,7 +43,7 @@ def tell_failures(folder: Path) -> bool:
             f"hylorada: {len(names)} failed: {reason} (first {names[0]}, log: {log})",
             file=sys.stderr,
         )
-    return bool(failed)
+    return any(end.state == "failed" and end.stage != "added" for end in ends.values())
 
 
 def print_json(values: Any, **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,9 +13,11 @@ from studies.analysis.results import Results
 from studies.reporting.component_tables import components_sheet
 from studies.reporting.explanation_tables import neighbours_sheet, path_sheet, sentences
 from studies.reporting.figures import plots
+from studies.reporting.figures.drawing import draw
 from studies.reporting.figures.explanation_plot import explained
 from studies.reporting.findings import findings
 from studies.reporting.replication_table import replication_sheet, replication_title
+from studies.reporting.shown.trials import drawn
 from studies.reporting.tables import (
     Sheet,
     arms_sheet,
@@ -64,6 +67,11 @@ class Picture:
     caption: str
     hint: str = ""
 
+    @cached_property
+    def svg(self) -> str:
+        """The figure as :func:`draw` returns it, drawn at first use; "" without a figure."""
+        return "" if self.figure is None else draw(self.figure)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -85,6 +93,8 @@ class Table:
 
 
 Part: TypeAlias = Words | Listing | Picture | Table
+
+_DRAWN = "the best of each arm, and as many others drawn at random"
 
 
 @dataclass(frozen=True)
@@ -263,22 +273,27 @@ def _curves(trials: Sequence[Record], study: Study, best: Collection[str]) -> Pi
         counts.append(
             f"{arm}: {', '.join(f'{states.count(s)} {s}' for s in dict.fromkeys(states)) or 'none'}"
         )
+    shown = drawn(trials, study, best)
+    chosen = shown.says(_DRAWN)
     caption = (
-        f"Every trial ({'; '.join(counts)}). Bold: the best; thin: pruned; crosses: diverged or "
-        f"failed; dashed: ASHA's rungs at steps "
-        f"{', '.join(map(str, study.rungs())) or '(none)'}."
+        f"{'Trials' if chosen else 'Every trial'} ({'; '.join(counts)}). Bold: the best; thin: "
+        "pruned; crosses: diverged or failed; dashed: ASHA's rungs at steps "
+        f"{', '.join(map(str, study.rungs())) or '(none)'}. {chosen}"
     )
     hint = "Hover over a line for its name."
-    return Picture("trials by step", plots.curves(trials, study, best), caption, hint)
+    figure = plots.curves(shown.trials, study, best)
+    return Picture("trials by step", figure, caption.strip(), hint)
 
 
 def _parameters(trials: Sequence[Record], study: Study, best: Collection[str]) -> Picture:
+    shown = drawn(trials, study, best)
     caption = (
         "Searched parameters against the last validation PPL, in the colors of the arms. "
         "Filled: complete; hollow: pruned (after fewer steps, so not comparable with complete "
-        "ones); diamonds: each arm's best; crosses: diverged."
+        f"ones); diamonds: each arm's best; crosses: diverged. {shown.says(_DRAWN)}"
     )
-    return Picture("trials by parameter", plots.parameters(trials, study, best), caption)
+    figure = plots.parameters(shown.trials, study, best)
+    return Picture("trials by parameter", figure, caption.strip())
 
 
 def _trials(arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]) -> Table:

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from studies.analysis.comparisons import Comparison
-from studies.analysis.results import ArmResult, Results
-from studies.reporting.figures.plots import last, value_text
+from studies.reporting.shown.trials import FEWEST, Shown, listed
+from studies.reporting.shown.values import last, value_text
 from studies.spec.common_values import seed_name
 from studies.spec.study import Study
 from studies.statistics.change import Change, effect_text, interval_text
 from studies.trials.records import Record, records_of
 from studies.trials.winners import counting, winners
+
+if TYPE_CHECKING:
+    from studies.analysis.comparisons import Comparison
+    from studies.analysis.results import ArmResult, Results
 
 WORDS = {
     *("against", "arm", "comparison", "component", "effect", "fault", "outcome", "parameter"),
@@ -62,17 +66,17 @@ def _ppl(value: float | None) -> str:
     return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
 
 
-def change_text(c: Comparison | Change | None) -> str:
+def change_text(c: "Comparison | Change | None") -> str:
     """Return a change with its interval; empty text for None."""
     return interval_text(c.change, c.low, c.high, " %") if c else ""
 
 
-def many_references(results: Results) -> bool:
+def many_references(results: "Results") -> bool:
     """Return whether the arms have too many references for a column of changes each."""
     return len({c.reference for c in results.comparisons}) > MOST_REFERENCES
 
 
-def arms_sheet(results: Results) -> Sheet:
+def arms_sheet(results: "Results") -> Sheet:
     """Return one row per arm and one column of changes per reference, the bare base first.
 
     With more references than fit beside each other, the changes are left to the comparisons.
@@ -97,7 +101,7 @@ def arms_sheet(results: Results) -> Sheet:
     )
 
 
-def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tuple[str, ...]:
+def _arm_row(results: "Results", arm: "ArmResult", references: Sequence[str]) -> tuple[str, ...]:
     changes = [
         "-" if r == arm.arm else change_text(results.comparison(arm.arm, r)) for r in references
     ]
@@ -111,25 +115,24 @@ def _arm_row(results: Results, arm: ArmResult, references: Sequence[str]) -> tup
     )
 
 
-def _arms_caption(results: Results) -> str:
+def _arms_caption(results: "Results") -> str:
     if not results.arms:
         return "No arm has finished the confirm stage."
-    first = next(iter(results.comparisons), None)
-    seeds = first.seeds if first else max(len(a.seeds) for a in results.arms)
-    searches = first.searches if first else 1
-    if searches > 1:
-        noise = f"{searches} searches x {seeds} paired seed{'s' * (seeds > 1)}"
-    else:
-        noise = (
-            "1 paired seed, so intervals exclude seed noise"
-            if seeds == 1
-            else f"{seeds} paired seeds"
-        )
+    tokens = f"{results.tokens:,} test tokens"
+    if not results.comparisons:
+        runs = max(len(arm.seeds) for arm in results.arms)
+        return f"test PPL: mean over runs. {tokens}, {runs} run{'s' * (runs > 1)} of an arm."
+    from studies.analysis.verdict import replicates  # slow to import
+
+    searches, seeds = max((c.searches, c.seeds) for c in results.comparisons)
+    noise = replicates(searches, seeds)
+    if (searches, seeds) == (1, 1):
+        noise += ", so intervals exclude seed noise"
     changes = "" if many_references(results) else "; changes: in %, negative is better"
-    return f"test PPL: mean over runs{changes}. {results.tokens:,} test tokens, {noise}."
+    return f"test PPL: mean over runs{changes}. {tokens}, {noise}."
 
 
-def comparisons_sheet(results: Results) -> Sheet:
+def comparisons_sheet(results: "Results") -> Sheet:
     """Return one row per comparison, with the change of every search or seed."""
     rows = [
         (
@@ -169,7 +172,7 @@ def comparisons_sheet(results: Results) -> Sheet:
     return Sheet(columns, tuple(rows), caption if rows else "")
 
 
-def rates_sheet(results: Results) -> Sheet:
+def rates_sheet(results: "Results") -> Sheet:
     """Return one row per comparison and one column per factor: the matched change there."""
     factors = list(dict.fromkeys(r.factor for c in results.comparisons for r in c.profile))
     rows = []
@@ -181,7 +184,7 @@ def rates_sheet(results: Results) -> Sheet:
     )
 
 
-def positions_sheet(results: Results) -> Sheet:
+def positions_sheet(results: "Results") -> Sheet:
     """Return one row per comparison: LIM-PPL and each tenth of the positions."""
     names = list(dict.fromkeys(n for c in results.comparisons for n in c.positions))
     rows = []
@@ -270,32 +273,40 @@ def _trial_cells(r: Record) -> tuple[str, ...]:
 def trials_sheet(
     arm: str, records: Mapping[str, Record], study: Study, best: Collection[str]
 ) -> Sheet:
-    """Return the search trials of an arm, with one column per parameter."""
-    trials = [r for stage in _TRIED for r in records_of(records, stage, arm)]
+    """Return the search trials of an arm, the best of many, with one column per parameter."""
+    shown = listed([r for s in _TRIED for r in records_of(records, s, arm)], study, best)
     names = list(
-        dict.fromkeys([*study.space(arm).parameters, *(n for r in trials for n in r.params)])
+        dict.fromkeys([*study.space(arm).parameters, *(n for r in shown.trials for n in r.params)])
     )
     rows = [
         (*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names))
-        for r in trials
+        for r in shown.trials
     ]
     return Sheet(
         columns=(*_TRIAL_COLUMNS, *names),
         rows=tuple(rows),
-        strong=frozenset(i for i, r in enumerate(trials) if r.name in best),
-        faint=frozenset(i for i, r in enumerate(trials) if r.state != "complete"),
-        caption=_ADDED if any(r.stage == "added" for r in trials) else "",
+        strong=frozenset(i for i, r in enumerate(shown.trials) if r.name in best),
+        faint=frozenset(i for i, r in enumerate(shown.trials) if r.state != "complete"),
+        caption=_trials_caption(shown, "data/trials.csv of `hylorada export --figures` has all"),
     )
 
 
 def searched_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
-    """Return the search trials of all arms, with all parameters in one column."""
+    """Return the search trials of all arms, the best of many, with all parameters in one column."""
     best = best_trials(records, study)
     trials = [r for s in _TRIED for arm in study.arms for r in records_of(records, s, arm)]
+    shown = listed(trials, study, best, FEWEST)  # a longer list would not fit a terminal either
     rows = [
         (*_trial_cells(r), " ".join(f"{k}={value_text(v)}" for k, v in r.params.items()))
-        for r in trials
+        for r in shown.trials
     ]
-    strong = frozenset(i for i, r in enumerate(trials) if r.name in best)
-    caption = _ADDED if any(r.stage == "added" for r in trials) else ""
+    strong = frozenset(i for i, r in enumerate(shown.trials) if r.name in best)
+    caption = _trials_caption(shown, "`hylorada status --json` prints all")
     return Sheet((*_TRIAL_COLUMNS, "searched"), tuple(rows), caption, strong)
+
+
+def _trials_caption(shown: Shown, rest: str) -> str:
+    """Return what to know about listed trials: whose they are, and where the others are."""
+    added = _ADDED if any(r.stage == "added" for r in shown.trials) else ""
+    chosen = shown.says(f"the best of each arm by validation PPL; {rest}")
+    return f"{chosen} {added}".strip()

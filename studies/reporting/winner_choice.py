@@ -7,10 +7,11 @@ from pathlib import Path
 
 from hylorada import InputError, nearest
 from studies.analysis.notes import repeated_faults, sees_future
-from studies.analysis.results import ArmResult, Results, load_records, read_results
+from studies.analysis.results import ArmResult, Results, read_results
 from studies.files.folder_files import stored_study
 from studies.spec.common_values import seed_name
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 from studies.trials.messages import CHECKPOINT, split_for
 from studies.trials.records import Record
 

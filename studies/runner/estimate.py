@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from studies.runner.inputs import Material
 
 _START_S = 12.0  # for Ray, MLflow and the imports, before the first step
-_END_S = 3.0  # for the report and the end of Ray
+_END_S = 10.0  # for the report and the end of Ray
 _PROBE_BLOCKS = 10  # trained blocks that take as long as the check of one adapter structure
 
 
@@ -186,10 +186,11 @@ def _forecast(
     measured: Measured,
     material: "Material",
 ) -> Forecast:
-    pace = Pace(measured.block_seconds, measured.evaluation_share)
+    pace = Pace(measured.block_seconds, measured.evaluation_share, measured.report_seconds)
     on_gpu = measured.device == "cuda"
     units = measured.devices if on_gpu else available_cores()
-    place = Place("GPU" if on_gpu else "CPU", measured.devices, units)
+    hosts = 1 if study.device_map != "none" else measured.devices
+    place = Place("GPU" if on_gpu else "CPU", hosts, units)
     probed = sum(len(first_points(study, arm)) for arm in study.arms)
     tests = measured.evaluation_share * material.blocks["test"].num_blocks
     once = measured.block_seconds * (_PROBE_BLOCKS * probed + tests)

@@ -85,10 +85,10 @@ class Request:
         """
         given = {k: v for k, v in options.items() if v is not None}
         if "against" in given:
-            given["against"] = _found(given["against"])
+            given["against"] = _adapter_folder(given["against"])
         if adapter is None:
             return cls(**given)
-        adapter = _found(adapter)
+        adapter = _adapter_folder(adapter)
         record = read_export(adapter)
         taken = ["model", "model_fingerprint", "model_config_fingerprint", "dtype", "block_size"]
         taken += ["padded_rows"]
@@ -113,7 +113,7 @@ class Request:
         return cls(adapter=adapter, **{**known, **given})
 
 
-def _found(adapter: Path) -> Path:
+def _adapter_folder(adapter: Path) -> Path:
     """Return the folder of an adapter, downloaded if its name is an id of the hub."""
     adapter = adapter.expanduser()
     if os.path.lexists(adapter):

@@ -6,7 +6,6 @@ which takes ten seconds.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from hylorada import InputError
 from hylorada.runtime.atomic_files import replace_file
 from studies.files.folder_files import require_database, stored_study, study_lock
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_digest, package_versions
 from studies.spec.changes import is_same
 from studies.spec.study import Study
@@ -73,10 +73,12 @@ def _unchanged_results(folder: Path, study: Study, options: Options) -> "Results
 
 def _states(folder: Path) -> dict[str, str]:
     """Return the state of each trial by name; the files are those that the last run has checked."""
-    paths = folder.glob("trials/*/trial.json")
-    return {path.parent.name: json.loads(path.read_bytes())["state"] for path in paths}
+    from studies.trials.loading import trial_ends
+
+    return {name: end.state for name, end in trial_ends(folder).items()}
 
 
+@phase("mark of the finished study")
 def mark_finished(study: Study, options: Options) -> None:
     """Mark a study that has just been run to its end, if its storage permits.
 
@@ -99,21 +101,31 @@ def _state(folder: Path, study: Study) -> str:
 
     state = hashlib.sha256(f"{code_digest()} {package_versions()}".encode())
     for name in (study.model, study.data):
-        for path in _files(Path(os.path.expanduser(name))):
-            stat = path.stat()
+        for path in _files(os.path.expanduser(name)):
+            stat = os.stat(path)
             state.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     # A checkpoint may be large; a run that has ended doesn't need its own.
     ignored = {_MARK, OPEN, "lock", CHECKPOINT}
-    for path in _files(folder):
-        if path.name not in ignored:
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            state.update(f"{path.relative_to(folder)} {content}\n".encode())
+    for path in _files(str(folder)):
+        if os.path.basename(path) not in ignored:
+            content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            state.update(f"{path[len(str(folder)) :]} {content}\n".encode())
     return state.hexdigest()
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: str) -> Iterator[str]:
     """Yield a file, or all files in a folder, in order; nothing for a path that does not exist."""
-    if path.is_file():
+    if os.path.isfile(path):
         yield path
-    elif path.is_dir():
-        yield from sorted(p for p in path.rglob("*") if p.is_file())
+    elif os.path.isdir(path):
+        yield from _inside(path)
+
+
+def _inside(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _inside(entry.path)
+        elif entry.is_file():
+            yield entry.path

@@ -12,14 +12,14 @@ from typing import Any
 from hylorada import InputError
 from hylorada.data.separators import DOCUMENT_SEPARATORS
 from studies.files.own_designs import own_designs, source_digests
-from studies.files.paths import path_problem
+from studies.files.paths import path_problem, unwritable
 from studies.process.options import MOST_SEATS, Options
+from studies.process.phases import phase
 from studies.process.provenance import code_version, command_line, package_versions
 from studies.runner.text_notes import budget_notes, count_tokens, text_facts, text_notes
 from studies.spec.budgets import with_steps
 from studies.spec.points import may_set, target_modules
 from studies.spec.study import Study
-from studies.tracking.checks import unwritable
 from studies.tracking.services import service_for
 from studies.trials.messages import LAST_SPLIT, split_for
 
@@ -70,6 +70,7 @@ class Material:
         }
 
 
+@phase("checks, base and text")
 def prepare(study: Study, options: Options, join: Callable[[], None] | None = None) -> Material:
     """Check everything that can be checked before any compute, and tokenise the text.
 
@@ -82,13 +83,14 @@ def prepare(study: Study, options: Options, join: Callable[[], None] | None = No
         InputError: there are problems; all are listed, and nothing has been written. Epochs whose
             steps don't fit are noticed last, when a long text's blocks are in the cache.
     """
-    from hylorada import load_landmark_design
-    from hylorada.base_models.loading import target_problems
-
     problems, base, tokenizer, text = _inputs(study.to_dict(), options)
     for design, source in own_designs(study.to_dict()).items():
+        from hylorada import load_landmark_design  # slow to import
+
         _attempt(problems, load_landmark_design, design, source)
     if base is not None and (targets := target_modules(study)):
+        from hylorada.base_models.loading import target_problems
+
         problems += target_problems(study.model, targets)
     if join is not None and not problems:
         join()
@@ -145,6 +147,11 @@ def _inputs(values: Mapping[str, Any], options: Options) -> tuple[list[str], Any
             service.check_server(uri, name) if isinstance(name, str) else []
         )
     problems += _address_problems(options.address)
+    if options.address is not None and values.get("device_map", "none") != "none":
+        problems.append(
+            f"device_map {values['device_map']!r} uses the GPUs of this machine; "
+            "it can't be combined with --address"
+        )
     if options.seats is not None and not 1 <= options.seats <= MOST_SEATS:
         limit = "least 1" if options.seats < 1 else f"most {MOST_SEATS}"
         problems.append(f"--pack-size must be at {limit}, got {options.seats}")
@@ -206,6 +213,7 @@ def _limit_problems(options: Options) -> list[str]:
     return problems
 
 
+@phase("tokenizing")
 def _blocks(
     problems: list[str],
     study: Study,

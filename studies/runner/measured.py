@@ -45,10 +45,11 @@ class Measured:
         seats: Number of trials in a pack.
         block_seconds: Seconds to train one trial on one block: its share of the pack's time.
         evaluation_share: Time of an evaluated block as a share of that.
+        report_seconds: Seconds that a report of one trial takes beyond its evaluation.
         load_seconds: Seconds to load the base and, on a GPU, to compile its layers.
         parameters: Number of trained parameters of the largest adapter.
         peak_bytes: Peak memory: of the GPU's tensors, or of the whole process.
-        limit_bytes: Memory of the GPU, or of this machine.
+        limit_bytes: Memory of the GPU (of all, if the base lies on all), or of this machine.
     """
 
     device: str
@@ -56,6 +57,7 @@ class Measured:
     seats: int
     block_seconds: float
     evaluation_share: float
+    report_seconds: float
     load_seconds: float
     parameters: int
     peak_bytes: int
@@ -82,6 +84,8 @@ def measure(study: Study, blocks: Mapping[str, Any], seats: int | None) -> Measu
             "engine": {
                 "model": study.model,
                 "dtype": study.dtype,
+                "gradient_checkpointing": study.gradient_checkpointing,
+                "device_map": study.device_map,
                 "blocks": few,
                 "designs": own_designs(study.to_dict()),
             },
@@ -139,17 +143,18 @@ def _measure(task: Mapping[str, Any]) -> Measured:
     seats = task["seats"] or (engine.find_seats(task["batch_size"]) if on_gpu else _SEATS)
     loaded = time.perf_counter() - began
     packs = [_time_pack(engine, pack) for pack in _packs(task["jobs"], seats)]
-    block_seconds = sum(trained for trained, _, _ in packs) / len(packs)
+    block_seconds = sum(pack.trained for pack in packs) / len(packs)
     return Measured(
         device=device,
         devices=torch.cuda.device_count() if on_gpu else 1,
         seats=seats,
         block_seconds=block_seconds,
-        evaluation_share=sum(evaluated for _, evaluated, _ in packs) / len(packs) / block_seconds,
+        evaluation_share=sum(pack.evaluated for pack in packs) / len(packs) / block_seconds,
+        report_seconds=sum(pack.reported for pack in packs) / len(packs),
         load_seconds=loaded,
-        parameters=max(parameters for _, _, parameters in packs),
+        parameters=max(pack.parameters for pack in packs),
         peak_bytes=engine.peak_memory(),
-        limit_bytes=_memory_limit(on_gpu),
+        limit_bytes=_memory_limit(on_gpu, torch.cuda.device_count() if engine.spread else 1),
     )
 
 
@@ -164,12 +169,27 @@ def _packs(jobs: Sequence[Job], seats: int) -> list[list[Job]]:
     return [filled[start : start + seats] for start in range(0, count, seats)]
 
 
-def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> tuple[float, float, int]:
-    """Train a full pack for a few steps and two reports, the second of which reads the test split.
+@dataclass(frozen=True)
+class _Pack:
+    """Seconds of one trial in a full pack, and the parameters of the largest adapter.
 
-    Returns:
-        The seconds for a trained and for an evaluated block of one trial, and the number of
-        parameters of the largest adapter.
+    Attributes:
+        trained: Seconds to train on a block.
+        evaluated: Seconds to evaluate a block.
+        reported: Seconds of a report beyond its evaluation.
+        parameters: Number of trained parameters.
+    """
+
+    trained: float
+    evaluated: float
+    reported: float
+    parameters: int
+
+
+def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> _Pack:
+    """Train a full pack for a few steps and three reports, the last of which reads the test split.
+
+    The first report is not measured: it also allocates memory.
     """
     names = [job.name for job in jobs]
     for job in jobs:
@@ -178,16 +198,18 @@ def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> tuple[float, float, int
     steps = _STEPS if _STEPS * warm[-1] < _ENOUGH_S else 1
     step = sum(_advance(engine, names) for _ in range(steps)) / steps
     reached = _WARM + steps
+    reports = tuple(range(reached + 1, reached + 4))
     for name in names:
         occupant = engine.occupants[name]
-        occupant.job = dataclasses.replace(occupant.job, report_steps=(reached + 1, reached + 2))
-    first, last = (_advance(engine, names) for _ in range(2))
+        occupant.job = dataclasses.replace(occupant.job, report_steps=reports)
+    _, report, last = (_advance(engine, names) for _ in reports)
     parameters = max(engine.occupants[n].seat.adapter.num_parameters() for n in names)
     for name in names:
         engine.detach(name)
     batch = sum(int(job.training["batch_size"]) for job in jobs)
-    evaluation = max(0.0, last - first) / (len(jobs) * engine.blocks["test"].num_blocks)
-    return step / batch, evaluation, parameters
+    evaluated = max(0.0, last - report) / (len(jobs) * engine.blocks["test"].num_blocks)
+    reported = (report - step) / len(jobs) - evaluated * engine.blocks["validation"].num_blocks
+    return _Pack(step / batch, evaluated, max(0.0, reported), parameters)
 
 
 def _advance(engine: "Engine", names: Sequence[str]) -> float:
@@ -206,13 +228,13 @@ def _advance(engine: "Engine", names: Sequence[str]) -> float:
     return time.perf_counter() - began
 
 
-def _memory_limit(on_gpu: bool) -> int:
-    """Return the memory of the GPU, or what this machine or its container allows."""
+def _memory_limit(on_gpu: bool, gpus: int) -> int:
+    """Return the memory of so many GPUs, or what this machine or its container allows."""
     import psutil
     import torch
 
     if on_gpu:
-        return int(torch.cuda.get_device_properties(0).total_memory)
+        return sum(int(torch.cuda.get_device_properties(k).total_memory) for k in range(gpus))
     total = int(psutil.virtual_memory().total)
     quota = Path("/sys/fs/cgroup/memory.max")
     try:

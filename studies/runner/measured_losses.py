@@ -1,6 +1,5 @@
 """How sure ``hylorada evaluate`` is of a loss, and of the difference between two adapters."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ def difference(ours: Evaluation, theirs: Evaluation, documents: Ints | None) -> 
     """
     series = losses(ours) - losses(theirs)
     mean = float(series.mean())
-    figures: dict[str, Any] = {"nll": mean, "ppl_percent": _percent(mean)}
+    figures: dict[str, Any] = {"nll": mean, "ppl_percent": percent(mean)}
     return figures if series.size < 2 else figures | _interval(block_mean(series, documents))
 
 
@@ -59,13 +58,8 @@ def _interval(found: BlockMean) -> dict[str, Any]:
         "nll_error": found.error,
         "nll_low": found.low,
         "nll_high": found.high,
-        "ppl_percent_low": _percent(found.low),
-        "ppl_percent_high": _percent(found.high),
+        "ppl_percent_low": percent(found.low),
+        "ppl_percent_high": percent(found.high),
         "p": found.p,
         "interval_over": found.kind,
     }
-
-
-def _percent(log_ratio: float) -> float:
-    """Return the change in perplexity in %, infinite beyond the range of a double."""
-    return math.inf if log_ratio >= 700 else percent(log_ratio)

@@ -19,6 +19,7 @@ from studies.files.paths import broken_link
 from studies.process.environment import make_private, short_folder, short_root, study_environment
 from studies.process.errors import StudyStopped, as_stop
 from studies.process.options import Options
+from studies.process.phases import phase
 from studies.reporting.terminal import say
 from studies.runner.finished import finished_results, mark_finished
 from studies.search.devices import Devices
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from studies.trials.store import Store
 
 
+@phase("other steps of the run")
 def run_study(
     study: Study, options: Options, console: Console, callbacks: "Callbacks | None" = None
 ) -> "Results":
@@ -94,8 +96,8 @@ def explain_study(
     """
 
     def check(material: "Material") -> None:
-        from studies.analysis.results import load_records
         from studies.search.explain import make_plan, refuse_seen_rows
+        from studies.trials.loading import load_records
 
         records = load_records(options.study_folder(study.name))
         refuse_seen_rows(make_plan(study, records, request).winner, material.unseen)
@@ -155,10 +157,11 @@ def _prepare(
         options = _on_their_ray(options)
         devices = _open_devices(stack, study, options, trains=trains)
         # These imports take seconds, in which Ray starts.
-        from studies.runner.inputs import prepare
-        from studies.search.ledger import NO_CALLBACKS
-        from studies.search.open_study import recorded
-        from studies.search.stages import results_so_far
+        with phase("other imports of the driver"):
+            from studies.runner.inputs import prepare
+            from studies.search.ledger import NO_CALLBACKS
+            from studies.search.open_study import recorded
+            from studies.search.stages import results_so_far
 
         material = prepare(study, options, devices.join if options.address else None)
         if check is not None:
@@ -208,6 +211,7 @@ def _open_devices(stack: ExitStack, study: Study, options: Options, *, trains: b
     return devices
 
 
+@phase("study folder")
 def _open_store(
     stack: ExitStack, study: Study, options: Options, material: "Material", console: Console
 ) -> "Store":

@@ -79,7 +79,7 @@ class Search(Stage):
         """Return each search and arm that still needs trials, with its number of trials so far."""
         study = self._store.study
         counts = {
-            (search, arm): len(self._store.of("search", arm, search))
+            (search, arm): len(self._store.searched(arm, search))
             for search in range(study.searches)
             for arm in study.arms
         }

@@ -99,6 +99,12 @@ class Devices:
             address=options.address,
             seats=options.seats,
             batch_size=study.defaults.get("batch_size", TrainingConfig().batch_size),
-            engine={"model": self._model, "dtype": study.dtype, **own},
+            engine={
+                "model": self._model,
+                "dtype": study.dtype,
+                "gradient_checkpointing": study.gradient_checkpointing,
+                "device_map": study.device_map,
+                **own,
+            },
             gate=self._gate if options.address else None,
         )

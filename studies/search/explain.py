@@ -1,6 +1,7 @@
 """The work of ``hylorada explain``: training to find out why a winner differs from the defaults."""
 
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from hylorada import InputError, nearest
 from hylorada.runtime.checksums import digest
 from studies.analysis.explanation import Losses, measure, step_between
+from studies.files.folder_files import study_command
 from studies.reporting.terminal import say
 from studies.spec.common_values import common_values, rerun_seeds
 from studies.spec.study import Study
@@ -83,9 +85,8 @@ def make_plan(study: Study, records: Mapping[str, Record], request: Request) -> 
     arm = request.arm if request.arm is not None else _first_arm(study)
     _check(study, request, arm)
     if _unfinished(study, records):
-        raise InputError(
-            f"study {study.name!r} has not finished; run it to its end: `hylorada run {study.name}`"
-        )
+        run = shlex.join(["hylorada", "run", study.name])
+        raise InputError(f"study {study.name!r} has not finished; run it to its end: `{run}`")
     winner = winners(study, records).get((request.search, arm))
     if winner is None:
         raise InputError(
@@ -180,7 +181,7 @@ def explain_winner(opened: "OpenStudy", request: Request) -> Explanation:
     results = results_so_far(store)
     if results is None:
         path = store.folder / "results.json"
-        raise InputError(f"{path} is missing; `hylorada run {study.name}` computes it again")
+        raise InputError(f"{path} is missing; `{study_command(store.folder)}` computes it again")
     publish(results, store, opened.tracker)
     return explanation
 

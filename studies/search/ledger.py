@@ -99,10 +99,13 @@ class Ledger:
     def check_failures(self) -> None:
         """Raise if too many trials of the study have failed, in this run and before.
 
+        Trials that users have added don't count.
+
         Raises:
             StudyStopped: They have.
         """
-        failed = [r for r in self.store.records.values() if r.state == "failed"]
+        records = self.store.records.values()
+        failed = [r for r in records if r.state == "failed" and r.stage != "added"]
         if self._max_failures is not None and len(failed) > self._max_failures:
             count = f"{len(failed)} trial{'s have' if len(failed) > 1 else ' has'} failed"
             raise StudyStopped(

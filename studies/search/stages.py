@@ -13,6 +13,7 @@ from studies.process.errors import StudyStopped, TimeUp
 from studies.progress.panel import Panel
 from studies.reporting.description import describe, figure_files
 from studies.reporting.html_report import write_html
+from studies.reporting.sections import Section
 from studies.search.first_forecast import with_forecast
 from studies.search.open_study import OpenStudy
 from studies.search.time_limit import TimeLimit, limit_notes
@@ -129,7 +130,7 @@ def report(opened: OpenStudy, base: Mapping[str, Any]) -> Results:
 def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
     """Write results and report, and log everything about the whole study to MLflow."""
     write_results(store.folder / "results.json", results)
-    write_html(results, store.records, store.study, store.folder / "report.html")
+    shown = write_html(results, store.records, store.study, store.folder / "report.html")
     files = {
         store.folder / name: ""
         for name in ("report.html", "results.json", "study.json", EXPLAIN_FILE)
@@ -141,7 +142,7 @@ def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
                 f"block_nll/{record.name}"
             )
     with tempfile.TemporaryDirectory() as temporary:
-        figures = _write_figures(results, store, Path(temporary))
+        figures = _write_figures(shown, Path(temporary))
         files |= dict.fromkeys(figures, "figures")
         tracker.finish(
             records, files, _figures(results), description=describe(results, store.study)
@@ -149,11 +150,10 @@ def publish(results: Results, store: Store, tracker: BackgroundTracker) -> None:
     store.add_run_ids(tracker.tracker.service, tracker.tracker.run_ids())
 
 
-def _write_figures(results: Results, store: Store, folder: Path) -> list[Path]:
+def _write_figures(report: Sequence[Section], folder: Path) -> list[Path]:
     """Write the report's figures to a folder, and return their paths."""
-    files = figure_files(results, store.records, store.study, store.folder)
     with suppress(OSError):  # a full disk for temporary files: the report holds the figures too
-        for name, content in files.items():
+        for name, content in figure_files(report).items():
             (folder / name).write_bytes(content)
     return sorted(folder.iterdir())
 

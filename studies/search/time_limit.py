@@ -10,13 +10,13 @@ Such a study is one with fewer searches, as its folder says, and a later run enl
 ``hylorada extend`` would. No number of a trial depends on the limit.
 """
 
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from studies.analysis.forecast.forecast import OVERHEAD, Place
 from studies.analysis.forecast.work import Pace, Sizes, pace_of, pace_so_far, work_left
+from studies.files.folder_files import study_command
 from studies.process.errors import TimeUp
 from studies.spec.study import Study
 from studies.trials.records import Record, planned_trials, records_of
@@ -104,9 +104,9 @@ class TimeLimit:
 def begun(planned: Study, before: Study | None, records: Mapping[str, Record]) -> Study:
     """Return the study with which a time-limited run begins, which is at most the planned one.
 
-    It has the trials that its first search has begun, at least those that ``start`` lists and one,
-    and the leading searches that
-    have finished as many. A stored study whose trials have all ended is kept.
+    It keeps as many trials as the first search has begun (at least one, and all of ``start``), and
+    the leading searches that have finished that many. A stored study whose trials have all ended
+    is kept.
 
     Args:
         planned: The largest study to run.
@@ -148,12 +148,9 @@ def so_far(store: Store) -> str:
 def limit_notes(store: Store) -> list[str]:
     """Return notes for the reader of a verdict on less than was planned."""
     study, notes = store.study, []
-    again = f"`hylorada run {shlex.quote(study.name)}` trains the others"
+    again = f"`{study_command(store.folder)}` trains the others"
     if study != store.plan:
-        notes.append(
-            f"this is the verdict on {so_far(store)}, as a run with a time limit has left it; "
-            f"{again}"
-        )
+        notes.append(f"this is the verdict on {so_far(store)} that were planned; {again}")
     runs = confirm_records(study, store.records)
     names = {r.name for r in runs}
     ended = sum(r.name in names and r.state != "running" for r in store.records.values())

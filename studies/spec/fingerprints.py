@@ -18,6 +18,8 @@ _ADDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("seed_list", ([],)),
     ("designs", ({},)),
     ("start", ([],)),
+    ("gradient_checkpointing", (False,)),
+    ("device_map", ("none",)),
 )
 
 

@@ -34,7 +34,8 @@ from studies.spec.pace import batch_size_problems, open_fields, parse_pace, repo
 from studies.spec.proposals.start_entries import Entry, Searched, parse_start
 from studies.spec.space import Space
 
-SAMPLERS = ("tpe", "random", "qmc")  # implemented in studies.trials.sampler
+SAMPLERS = ("tpe", "random", "qmc")  # implemented in studies.trials.sampling.sampler
+DEVICE_MAPS = ("none", "auto", "balanced", "sequential")  # those of transformers
 PRUNERS = ("asha", "none")  # implemented in studies.search.pruners
 
 
@@ -87,6 +88,14 @@ class Study:
     )
     block_size: int = declare(128, "tokens in a block", option="T", at_least=2)
     dtype: str = declare("float32", "dtype of the base", one_of=("float32", "bfloat16", "float64"))
+    gradient_checkpointing: bool = declare(
+        False, "whether the backward pass recomputes the base's layers: less memory, more time"
+    )
+    device_map: str = declare(
+        "none",
+        "how a base too large for a GPU lies on all GPUs of this machine",
+        one_of=DEVICE_MAPS,
+    )
     trials: int = declare(
         8,
         "search trials of each arm in each search",
@@ -106,9 +115,7 @@ class Study:
         at_most=10**4,
     )
     eval_every: int | None = declare(
-        25,
-        "optimizer steps between two reports of a trial; null takes an eighth of the steps",
-        at_least=1,
+        25, "optimizer steps between reports; null takes an eighth of the steps", at_least=1
     )
     eval_blocks: int | None = declare(
         None, "validation blocks evaluated at each report; null takes all", at_least=2
@@ -119,7 +126,7 @@ class Study:
     sampler: str = declare(
         "tpe",
         "sampler for the parameters that each arm searches by itself: tpe, random, or qmc (a "
-        "scrambled Sobol sequence); a space with few points is always drawn without repetition",
+        "scrambled Sobol sequence); unmatched studies draw few points without repetition",
         option="NAME",
         one_of=SAMPLERS,
     )
@@ -167,10 +174,7 @@ class Study:
         at_most=100,
     )
     selection_seeds: int = declare(
-        1,
-        "seeds on which each finalist is trained; the lowest mean validation loss wins",
-        at_least=1,
-        at_most=100,
+        1, "seeds of each finalist; the lowest mean validation loss wins", at_least=1, at_most=100
     )
     profile: tuple[float, ...] = declare(
         (1.0,), "factors of the learning rate at which a matched study confirms; 1 is one of them"
@@ -189,10 +193,7 @@ class Study:
         option="SEEDS",
     )
     seed: int = declare(
-        0,
-        "seed of the whole study; all its random numbers derive from it",
-        option="SEED",
-        at_least=0,
+        0, "seed of the whole study: all random numbers derive from it", option="SEED", at_least=0
     )
     margin: float = declare(
         0.5,

@@ -81,6 +81,9 @@ class Comparison:
     error: float
 
 
+_LARGEST = 700.0  # log ratio whose exponential is a double
+
+
 def compare(
     differences: Sequence[Differences], *, level: float = 0.05, margin: float = MARGIN
 ) -> tuple[Comparison, ...]:
@@ -107,8 +110,11 @@ def compare(
 
 
 def percent(log_ratio: float) -> float:
-    """Return the change in perplexity in % for a difference in loss per token."""
-    return 100 * math.expm1(log_ratio)
+    """Return the change in perplexity in % for a difference in loss per token.
+
+    It is infinite beyond the range of a double, which intervals of runs that blew up can reach.
+    """
+    return math.inf if log_ratio >= _LARGEST else 100 * math.expm1(log_ratio)
 
 
 def _comparison(

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from studies.statistics.differences import Floats
 
 _FEWEST = 4  # trials: the smallest number that can be halved twice
+_AT_ONCE = 1000  # numbers of trials: with 10,000 losses, 10,000 at once would take 800 MB
 
 
 def expected_best(losses: Sequence[float], trials: int) -> Floats:
@@ -33,8 +35,14 @@ def expected_best(losses: Sequence[float], trials: int) -> Floats:
     if not 1 <= values.size <= trials or not np.isfinite(values).all():
         raise ValueError(f"`losses` must be 1 to {trials} finite numbers, got {list(losses)}")
     counts = np.arange(1, trials + 1)
+    parts = [_means(values, trials, counts[i : i + _AT_ONCE]) for i in range(0, trials, _AT_ONCE)]
+    return np.concatenate(parts)
+
+
+def _means(values: Floats, trials: int, counts: npt.NDArray[np.int64]) -> Floats:
+    """Return the expected lowest of ascending losses among each of these numbers of trials."""
     # The recursion over i avoids binomials, which overflow with many trials.
-    shares = np.empty((values.size, trials))
+    shares = np.empty((values.size, counts.size))
     shares[0] = counts / trials
     for before, i in pairwise(range(values.size)):
         shares[i] = shares[before] * np.maximum(trials - i - counts + 1, 0) / (trials - i)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from studies.process.phases import phase
 from studies.tracking.tracker import Tracker
 from studies.trials.records import Record
 
@@ -93,6 +94,7 @@ class BackgroundTracker:
         """
         self._end(records, partial(self.tracker.end, status), _ABORT_PATIENCE_S)
 
+    @phase("MLflow finish")
     def finish(
         self,
         records: Sequence[Record],

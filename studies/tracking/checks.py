@@ -1,9 +1,6 @@
 """Checks, before any compute and without side effects, that MLflow can hold a study."""
 
-import os
-import tempfile
 from importlib.metadata import entry_points
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests  # MLflow's own client library
@@ -15,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from hylorada import nearest
 from studies.files.folder_files import is_sqlite
-from studies.files.paths import database_path, path_problem
+from studies.files.paths import database_path, path_problem, unwritable
 from studies.process.mlflow_address import DATABASES, is_database, shown
 from studies.tracking.experiment import deleted, location_problems
 from studies.tracking.mlflow_errors import reason_of
@@ -119,18 +116,3 @@ def _check_sqlite(uri: str) -> list[str]:
     if problem := unwritable(path.parent):
         return [f"tracking_uri {uri!r} can't be written: {problem}"]
     return [] if path.parent.is_dir() else [f"tracking_uri {uri!r}: no folder {path.parent}"]
-
-
-def unwritable(folder: Path) -> str | None:
-    """Return why a folder, which need not exist yet, can't be written to; None if it can.
-
-    The check leaves no trace.
-    """
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.exists(p))
-    if not os.path.isdir(existing):
-        return f"{existing} is a file"
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return None
-    except OSError as error:
-        return f"no file can be created in {existing} ({error.strerror})"

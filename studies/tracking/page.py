@@ -17,6 +17,8 @@ from studies.process.mlflow_address import is_server, shown
 from studies.process.options import default_uri
 from studies.tracking.artifacts import follow_storage, owns_database
 
+# A line for each request would scroll the addresses of the pages away.
+_QUIET = ("--uvicorn-opts", "--no-access-log --log-level=warning")
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -35,7 +37,7 @@ def serve_page(args: argparse.Namespace) -> int:
     places = _places(uri, args)
     listening = _try_address(args.host, args.port)
     address = ["--host", args.host, "--port", str(args.port)]
-    command = [sys.executable, "-m", "mlflow", "ui", *address, "--workers", "1"]
+    command = [sys.executable, "-m", "mlflow", "ui", *address, "--workers", "1", *_QUIET]
     if own:  # MLflow would otherwise look for artifacts in the working folder
         command += ["--artifacts-destination", str(args.storage.resolve() / "artifacts")]
     if not ipaddress.ip_address(listening).is_loopback:
@@ -52,7 +54,13 @@ def serve_page(args: argparse.Namespace) -> int:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_BACKEND_STORE_URI": uri,  # not an argument, because `ps` shows arguments
     }
-    environment = {**_names(args.host, listening, args.port), **os.environ, **settings}
+    quiet = {
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_REGISTRY_STORE_URI": uri,  # otherwise MLflow prints that it takes this one
+        "PYTHONWARNINGS": "ignore",
+    }
+    names = _names(args.host, listening, args.port)
+    environment = {**names, **quiet, **os.environ, **settings}
     return _wait_for(subprocess.Popen(command, env=environment, start_new_session=True))
 
 

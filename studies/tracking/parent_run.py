@@ -6,8 +6,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from studies.tracking.runs import CHILD_OF, CLOSED_BY, StudyRuns, is_deleted, restore, search
-from studies.tracking.stored_runs import STUDY
+from studies.tracking.runs import CLOSED_BY, StudyRuns, is_deleted, restore, search
+from studies.tracking.stored_runs import CHILD_OF, STUDY
 
 
 def find_parent(client: MlflowClient, experiment: str, study_id: str) -> Run | None:

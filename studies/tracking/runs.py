@@ -17,9 +17,11 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_RUN_NOTE,
 )
 
+from studies.files.paths import database_path
 from studies.process.mlflow_address import shown
 from studies.tracking.mlflow_errors import is_temporary, reason_of
 from studies.tracking.run_values import (
+    FORM,
     HASH,
     SECONDS,
     is_described,
@@ -41,7 +43,15 @@ from studies.tracking.shown.descriptions import (
     linked,
     note_tags,
 )
-from studies.tracking.stored_runs import STATE, STATUS, TRIAL
+from studies.tracking.stored_runs import (
+    CHILD_OF,
+    STATE,
+    STATUS,
+    TRIAL,
+    StoredRun,
+    children_of,
+    of_client,
+)
 from studies.tracking.uploads import upload, upload_content, upload_json
 from studies.trials.messages import Report
 from studies.trials.records import Record
@@ -49,11 +59,11 @@ from studies.trials.records import Record
 _SEARCHED = ("train", "validation")  # the splits that every trial reads
 _REASON = "hylorada.reason"
 _RESTARTS = "hylorada.restarts"
-CHILD_OF = "hylorada.child_of"  # the study's id: finds the trials even without a parent run
 _NOT_FINITE = "hylorada.not_finite"
 _WINNER = "hylorada.winner"  # the search trial whose configuration a run repeats, on that trial too
 CLOSED_BY = "closed_by"
 _PAGE = 1000  # runs in a response
+_READ = (TRIAL, STATE, CLOSED_BY, _WINNER, HASH, FORM, MLFLOW_PARENT_RUN_ID)  # tags
 
 
 @dataclass
@@ -122,21 +132,30 @@ class StudyRuns:
         Returns:
             The number of restored runs.
         """
-        runs: dict[str, list[Run]] = {}
-        children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
-        for run in search(self.client, self._experiment, children):
-            # people rename runs in MLflow's page
-            name = run.data.tags.get(TRIAL) or run.data.tags[MLFLOW_RUN_NAME]
-            runs.setdefault(name, []).append(run)
+        runs: dict[str, list[StoredRun]] = {}
+        for run in self._stored():
+            runs.setdefault(run.tags.get(TRIAL) or run.name, []).append(run)
         restored = 0
         for same in runs.values():
-            same.sort(key=lambda run: (is_deleted(run), HASH not in run.data.tags))
-            restored += restore(self.client, same[0])
+            same.sort(key=lambda run: (run.deleted, HASH not in run.tags))
+            if same[0].deleted:
+                self.client.restore_run(same[0].id)
+                restored += 1
             for run in same[1:]:
-                if not is_deleted(run):
-                    self.client.delete_run(run.info.run_id)
+                if not run.deleted:
+                    self.client.delete_run(run.id)
         self._children = {name: _child(same[0]) for name, same in runs.items()}
         return restored
+
+    def _stored(self) -> list[StoredRun]:
+        """Return all runs below the parent run, deleted ones too, the latest first."""
+        database = database_path(self.client.tracking_uri)
+        if database is not None:
+            runs = children_of(database, self._experiment, self.parent, _READ)
+            if runs is not None:
+                return runs
+        children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{self.parent}'"
+        return [of_client(run) for run in search(self.client, self._experiment, children)]
 
     def update(self, record: Record) -> None:
         """Create a record's run if needed, and bring it up to date, including its end."""
@@ -254,7 +273,7 @@ class StudyRuns:
         first = record.reports[0] if record.reports else None
         started = first.time - int(1000 * first.seconds) if first and first.time else None
         run = self.client.create_run(self._experiment, start_time=started, tags=tags)
-        child = self._children[record.name] = _child(run)
+        child = self._children[record.name] = _child(of_client(run))
         child.logged, child.fresh = -1, True
         return child
 
@@ -364,15 +383,14 @@ def restore(client: MlflowClient, run: Run) -> bool:
     return is_deleted(run)
 
 
-def _child(run: Run) -> _Child:
-    tags = run.data.tags
+def _child(run: StoredRun) -> _Child:
     return _Child(
-        id=run.info.run_id,
-        artifacts=run.info.artifact_uri,
-        started=run.info.start_time,
-        status=run.info.status,
-        state=tags.get(STATE),
-        closed_by=tags.get(CLOSED_BY),
-        won=_WINNER in tags,
-        described=is_described(tags),
+        id=run.id,
+        artifacts=run.artifacts,
+        started=run.started,
+        status=run.status,
+        state=run.tags.get(STATE),
+        closed_by=run.tags.get(CLOSED_BY),
+        won=_WINNER in run.tags,
+        described=is_described(run.tags),
     )

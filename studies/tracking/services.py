@@ -6,6 +6,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from studies.files.folder_files import study_lock
+from studies.process.phases import phase
 from studies.tracking.background_tracker import BackgroundTracker
 from studies.tracking.mlflow_service import MlflowService
 from studies.tracking.tracker import TrackingService
@@ -21,6 +22,7 @@ def service_for(uri: str) -> TrackingService:
     return _SERVICES.get(uri.partition(":")[0], MlflowService())
 
 
+@phase("MLflow database and run")
 def open_tracker(
     uri: str, experiment: str, *, storage: Path, study_id: str, say: Callable[[str], None]
 ) -> BackgroundTracker:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from hylorada.data.perplexity import NUM_BINS
 from hylorada.runtime.checksums import SEAL, digest
 from studies.files.folder_files import damaged, read_lines
 from studies.spec.common_values import rerun_seeds, search_seeds
-from studies.trials.messages import CHECKPOINT, LAST_SPLIT, OWNER, Report
+from studies.trials.messages import CHECKPOINT, LAST_SPLIT, OWNER, Reports
 
 if TYPE_CHECKING:
     from studies.spec.study import Study
@@ -42,7 +43,7 @@ def seal_line(line: str, chain: str) -> tuple[str, str]:
     return f'{line[:-1]}, "{SEAL}": "{chain}"}}', chain
 
 
-def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
+def read_reports(path: Path | str, owner: str) -> tuple[Reports, str]:
     """Return the reports of a trial and the checksum over all of them.
 
     Lines of earlier versions have no checksum of their own.
@@ -50,7 +51,7 @@ def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
     Raises:
         ValueError: A line is damaged, or was not written after the line before it.
     """
-    reports: list[Report] = []
+    reports = Reports()
     chain, sealed = owner, False
     for number, line in enumerate(read_lines(path), 1):
         match = _LINE.fullmatch(line)
@@ -60,11 +61,14 @@ def read_reports(path: Path, owner: str) -> tuple[list[Report], str]:
             raise ValueError(
                 f"the checksum of line {number} does not match what it and the lines before it hold"
             )
-        report = Report.from_json(text)
-        if sealed and not match:
-            raise ValueError(f"line {number} has lost its checksum")
+        reports.add_line(text)
+        if not match:
+            reports[-1]  # raises for a damaged line, which only a checksum rules out
+            if sealed:
+                raise ValueError(f"line {number} has lost its checksum")
         sealed = match is not None
-        reports.append(report.sharing(reports[-1]) if reports else report)
+    if reports:
+        reports[-1]  # the one that is used most; another version may have written it
     return reports, chain
 
 
@@ -182,12 +186,16 @@ def incomplete_runs(
         The run's name, and what is wrong with which file.
     """
     steps = study.report_steps()
-    for trial in sorted((folder / "trials").glob("*")):
-        record = records.get(trial.name)
+    trials = folder / "trials"
+    for name in sorted(os.listdir(trials)) if trials.is_dir() else ():
+        record = records.get(name)
+        if record is not None and record.state != "running":
+            continue
+        trial = trials / name
         leftovers = (trial / "reports.jsonl", trial / CHECKPOINT)
         if record is None and any(path.is_file() for path in leftovers):
             yield trial.name, f"{trial / 'trial.json'} is missing"
-        if record is not None and record.state == "running":
+        if record is not None:
             saved = _saved_step(trial / CHECKPOINT, record)
             if sum(record.step < step <= saved for step in steps) > 1:
                 reports, last = trial / "reports.jsonl", record.step

@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, SupportsIndex, overload
 
 from hylorada.runtime.checksums import digest
 from studies.files.typed_json import typed
@@ -128,18 +129,64 @@ class Report:
         Raises:
             ValueError: The text is not a report.
         """
-        report: Report = typed(cls, json.loads(text, object_pairs_hook=_with_shared_keys))
+        values = json.loads(text)
+        if isinstance(values, dict):
+            values |= {k: _sharing_keys(v) for k, v in values.items() if type(v) is dict}
+        report: Report = typed(cls, values)
         return report
 
     def sharing(self, before: "Report") -> "Report":
-        """Return an equal report that shares equal fields with an earlier one, to save memory."""
-        same = {
-            f: getattr(before, f)
-            for f in ("applied", "start_boundaries")
-            if getattr(before, f) == getattr(self, f)
-        }
-        return replace(self, **same)
+        """Return this report, which now shares equal fields with an earlier one, to save memory."""
+        for name in ("applied", "start_boundaries"):
+            if (value := getattr(before, name)) == getattr(self, name):
+                object.__setattr__(self, name, value)  # it is frozen, and remains equal
+        return self
 
 
-def _with_shared_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {sys.intern(key): value for key, value in pairs}
+class Reports(list[Report]):
+    """Reports in order of steps; a line of JSON becomes a report when it is first used.
+
+    Most reports of thousands of trials are never used: a command that shows a study needs the last
+    one of a trial.
+    """
+
+    def add_line(self, text: str) -> None:
+        """Append the report of a line whose checksum has been checked."""
+        super().append(text)  # type: ignore[arg-type]
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Report: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Report]: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Report | list[Report]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        item: Report | str = super().__getitem__(place)
+        if isinstance(item, str):
+            item, last = Report.from_json(item), super().__getitem__(-1)
+            self[place] = item.sharing(last) if isinstance(last, Report) else item
+        return item
+
+    def __iter__(self) -> Iterator[Report]:
+        return (self[i] for i in range(len(self)))
+
+    def __reversed__(self) -> Iterator[Report]:
+        return (self[i] for i in reversed(range(len(self))))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
+def _sharing_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """Return equal values; equal keys of many reports are kept in memory once."""
+    return dict(zip(_shared(tuple(values)), values.values(), strict=True))
+
+
+@cache
+def _shared(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(sys.intern, keys))

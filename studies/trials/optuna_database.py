@@ -27,10 +27,6 @@ OPTUNA_STATES = {
     "failed": TrialState.FAIL,
 }
 METRIC = "validation NLL"  # what a trial's value is
-_SET_ATTRIBUTE = (
-    "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?) "
-    "ON CONFLICT (trial_id, key) DO UPDATE SET value_json = excluded.value_json"
-)
 _OUTSIDE = {  # SQLite's codes for faults outside a database, not in it
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -48,6 +44,18 @@ def address(path: Path) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
+class _Unsynced(sqlite3.Connection):
+    """A connection that doesn't wait for the disk, because the trial files do.
+
+    A transaction outlives the death of the process. What a power loss takes or garbles is written
+    again from the trial files when the study is opened.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA synchronous = OFF")
+
+
 def connect(path: Path) -> optuna.storages.RDBStorage:
     """Open a database, which another connection may lock for a moment, or create one.
 
@@ -56,7 +64,7 @@ def connect(path: Path) -> optuna.storages.RDBStorage:
     """
     storage = optuna.storages.RDBStorage(
         address(path),
-        engine_kwargs={"connect_args": {"timeout": 60}},
+        engine_kwargs={"connect_args": {"timeout": 60, "factory": _Unsynced}},
         skip_compatibility_check=True,
         # Nothing is added to an older schema.
         skip_table_creation=path.exists() and path.stat().st_size > 0,
@@ -182,26 +190,20 @@ def attributes(record: Record) -> dict[str, Any]:
     return shown
 
 
-def write_attributes(
-    storage: optuna.storages.RDBStorage, by_trial: Mapping[int, Mapping[str, Any]]
-) -> None:
-    """Write user attributes of trials, also of ended ones, in one transaction.
+def losses(record: Record) -> dict[int, float]:
+    """Return a record's validation NLL by step."""
+    return {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
 
-    Optuna's own method commits each of them by itself, which takes milliseconds, and refuses ended
-    trials.
 
-    Args:
-        storage: The database.
-        by_trial: Attributes by Optuna's id of a trial.
-    """
-    rows = [
-        (trial, key, json.dumps(value))
-        for trial, values in by_trial.items()
-        for key, value in values.items()
-    ]
-    if rows:
-        with storage.engine.begin() as connection:
-            connection.exec_driver_sql(_SET_ATTRIBUTE, rows)
+def final_value(record: Record) -> float | None:
+    """Return the value that Optuna must hold for a record; None if it has none, or not a number."""
+    state, values = OPTUNA_STATES[record.state], losses(record)
+    value = None
+    if state == TrialState.COMPLETE:
+        value = record.nll
+    elif state == TrialState.PRUNED and values:
+        value = values[max(values)]
+    return value if value == value else None  # Optuna rejects NaN as a trial's value
 
 
 def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
@@ -210,19 +212,13 @@ def expected(folder: Path, study: Study, record: Record) -> FrozenTrial:
     Raises:
         InputError: The record's parameters are not a point of its arm's space.
     """
-    state = OPTUNA_STATES[record.state]
-    values = {r.step: nll for r in record.reports if (nll := r.metrics.get("eval/nll")) is not None}
-    last = values[max(values)] if values else None
-    value = (
-        record.nll if state == TrialState.COMPLETE else last if state == TrialState.PRUNED else None
-    )
     params, distributions = _drawn(folder, study.space(record.arm), record)
     return create_trial(
-        state=state,
-        value=value if value == value else None,  # Optuna rejects NaN as a trial's value
+        state=OPTUNA_STATES[record.state],
+        value=final_value(record),
         params=params,
         distributions=distributions,
-        intermediate_values=values,
+        intermediate_values=losses(record),
         user_attrs=attributes(record),
     )
 
@@ -245,8 +241,9 @@ def _drawn(folder: Path, space: Space, record: Record) -> tuple[dict[str, Any], 
 def differing(stored: FrozenTrial, wanted: FrozenTrial) -> str | None:
     """Return the first field in which two trials differ, of Optuna and the trial files, or None."""
     for name in ("state", "params", "distributions", "intermediate_values", "value"):
-        # Compared as text, in which NaN equals NaN.
-        if _text(getattr(stored, name)) != _text(getattr(wanted, name)):
+        here, there = getattr(wanted, name), getattr(stored, name)
+        # Compared as text where need be, in which NaN equals NaN.
+        if here != there and _text(here) != _text(there):
             return name
     return None
 

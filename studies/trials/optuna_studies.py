@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -24,11 +23,13 @@ from studies.trials.optuna_database import (
     disconnect,
     expected,
     fault_of,
+    final_value,
     known_attributes,
+    losses,
     rebuild,
-    write_attributes,
 )
 from studies.trials.optuna_database import fault as fault_before
+from studies.trials.optuna_writes import write_attributes, write_end, write_loss, write_proposal
 from studies.trials.records import (
     Record,
     lost_trials,
@@ -38,13 +39,17 @@ from studies.trials.records import (
     study_title,
     trial_name,
 )
-from studies.trials.sampler import SampledArm, make_sampler
+from studies.trials.sampling.sampler import SampledArm, make_sampler
+from studies.trials.sampling.search_memory import SearchMemory
 
 Place = tuple[str, int]  # an arm and a search
 
 
 class OptunaStudies:
     """Proposes trials and keeps Optuna's database in line with the trial files.
+
+    Samplers read trials from memory. The database is only written while a study runs: a proposal in
+    one transaction, before its trial file, and each report and end after theirs.
 
     Args:
         folder: Folder of the study.
@@ -57,6 +62,8 @@ class OptunaStudies:
         self._path = folder / "optuna.db"
         self._storage: optuna.storages.RDBStorage | None = None
         self._studies: dict[Place, optuna.Study] = {}
+        self._memories: dict[Place, SearchMemory] = {}  # of the searches that have been asked
+        self._ids: dict[str, int] = {}  # Optuna's ids of the trials that this process has begun
 
     def open(
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
@@ -85,21 +92,27 @@ class OptunaStudies:
         if self._storage is not None:
             disconnect(self._storage)
         self._storage, self._studies = None, {}
+        self._memories, self._ids = {}, {}
 
     def ask(self, place: Place) -> optuna.Trial:
-        """Return the next trial of an arm and search, whose parameters are not sampled yet."""
+        """Return the next trial of an arm and search, with all of its parameters."""
         arm, search = place
-        study = self._studies[place]
-        trials = study.get_trials(deepcopy=False)
-        number = sum(t.state != TrialState.WAITING for t in trials)
+        memory, study = self._memory(place), self._studies[place]
+        number = memory.count
         given = given_values(self._study, arm, search, number)
-        # A waiting trial is left by a crash between `enqueue_trial` and `ask`.
-        if given and number == len(trials):
-            seed, _ = search_seeds(self._study, arm, search, number)
-            shown = known_attributes(trial_name(arm, search, number), seed)
-            study.enqueue_trial(given, user_attrs=shown)
-        study.sampler = self._sampler(place, number)
-        return study.ask()
+        seed, _ = search_seeds(self._study, arm, search, number)
+        name = trial_name(arm, search, number)
+        trial = memory.ask(self._sampler(place, number), given, known_attributes(name, seed))
+        self._study.space(arm).sample(trial)
+        self._ids[name] = write_proposal(self._database, study._study_id, memory.trial(number))
+        return trial
+
+    def _memory(self, place: Place) -> SearchMemory:
+        """Return the memory of an arm and search, read from the database at the first proposal."""
+        if place not in self._memories:
+            trials = self._studies[place].get_trials(deepcopy=False)
+            self._memories[place] = SearchMemory(trials)
+        return self._memories[place]
 
     def report(self, record: Record, report: Report) -> None:
         """Report the validation NLL of a running search trial to Optuna, which lacks it."""
@@ -108,28 +121,29 @@ class OptunaStudies:
 
     def _report(self, record: Record, report: Report) -> None:
         nll = report.metrics.get("eval/nll")
-        if nll is None:
-            return
-        study = self._studies[record.arm, record.search]
-        # Not `Trial.report`: finding the trial through the study reads the reports of all that run.
-        storage = study._storage
-        number = storage.get_trial_id_from_study_id_trial_number(study._study_id, record.number)
-        storage.set_trial_intermediate_value(number, report.step, float(nll))
+        if nll is not None:
+            write_loss(self._database, self._trial_id(record), report.step, float(nll))
+
+    def _trial_id(self, record: Record) -> int:
+        """Return Optuna's id of a search trial, without reading the trial."""
+        if record.name not in self._ids:
+            study = self._studies[record.arm, record.search]
+            self._ids[record.name] = study._storage.get_trial_id_from_study_id_trial_number(
+                study._study_id, record.number
+            )
+        return self._ids[record.name]
 
     def finish(self, record: Record) -> None:
         """End a search trial in Optuna's database as its record ended; add one of a user's."""
         if record.stage == "added":
-            assert self._storage is not None
-            keep_added(self._storage, self._study, record)
+            keep_added(self._database, self._study, record)
         if record.stage == "search":
-            study = self._studies[record.arm, record.search]
-            frozen = study.get_trials(deepcopy=False)[record.number]
-            if frozen.state.is_finished():
-                return
-            state = OPTUNA_STATES[record.state]
-            value = record.nll if state == TrialState.COMPLETE else None
-            self._write_attributes({frozen._trial_id: attributes(record)})
-            study.tell(record.number, value, state=state)
+            place, trial_id = (record.arm, record.search), self._trial_id(record)
+            state, value = OPTUNA_STATES[record.state], final_value(record)
+            write_end(self._database, trial_id, state, value, attributes(record))
+            if place in self._memories:
+                last = max(losses(record).items(), default=None)
+                self._memories[place].end(record.number, state, value, last)
 
     def add_run_ids(self, service: str, ids: Mapping[str, str]) -> None:
         """Store which runs a tracking service holds for the trials in the database.
@@ -146,22 +160,22 @@ class OptunaStudies:
             run = ids.get(name)
             if run is not None and frozen.user_attrs.get(key) != run:
                 new[frozen._trial_id] = {key: run}
-        self._write_attributes(new)
+        write_attributes(self._database, new)
 
     def _named_trials(self) -> Iterator[tuple[str, FrozenTrial]]:
         """Yield all trials of the database with their names."""
         for (arm, search), study in self._studies.items():
             for frozen in study.get_trials(deepcopy=False):
                 yield trial_name(arm, search, frozen.number), frozen
-        assert self._storage is not None, "the database is not open"
         for arm in self._study.arms:
-            if (added := added_study(self._storage, self._study, arm)) is not None:
+            if (added := added_study(self._database, self._study, arm)) is not None:
                 for frozen in added.get_trials(deepcopy=False):
                     yield frozen.user_attrs["name"], frozen
 
-    def _write_attributes(self, by_trial: Mapping[int, Mapping[str, Any]]) -> None:
+    @property
+    def _database(self) -> optuna.storages.RDBStorage:
         assert self._storage is not None, "the database is not open"
-        write_attributes(self._storage, by_trial)
+        return self._storage
 
     def _open_sound(
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
@@ -233,6 +247,10 @@ class OptunaStudies:
         self, records: Mapping[str, Record], add: Callable[[Place, optuna.Trial], object]
     ) -> None:
         """Bring Optuna in line with the trial files: a crash may have come between the two."""
+        for study in self._studies.values():
+            # Earlier versions queued a trial before they asked for it, with a crash in between.
+            if study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                study.ask()
         for place, frozen in self._running():
             study = self._studies[place]
             record = records.get(trial_name(*place, frozen.number))

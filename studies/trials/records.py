@@ -3,21 +3,21 @@
 Reading one returns it whole, or raises an error that names the lost or damaged file.
 """
 
+import gc
 import json
 import math
+import os
 import re
-import shlex
-import sqlite3
-from collections.abc import Mapping, Set
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from hylorada.runtime.checksums import SEAL, digest, unsealed
 from studies.files.folder_files import (
+    content_of,
     damaged,
-    is_sqlite,
     reading,
     require_kinds,
     require_readable,
@@ -34,10 +34,6 @@ STOPPED = "stopped by the user"  # the reason of a pruned trial that ASHA has no
 Stage = Literal["search", "select", "confirm", "explain", "added"]
 ADDED = " / added"  # how the name of an Optuna study of added trials ends
 State = Literal["running", "complete", "pruned", "diverged", "failed"]
-_ENDED = (
-    "SELECT study_name, number FROM trials JOIN studies USING (study_id) "
-    f"WHERE state IN ('COMPLETE', 'PRUNED', 'FAIL') AND study_name NOT LIKE '%{ADDED}'"
-)
 
 
 @dataclass
@@ -134,28 +130,65 @@ def trial_name(arm: str, search: int, number: int) -> str:
     return f"{arm}-s{search}-{number:04d}" if search else f"{arm}-{number:04d}"
 
 
+class Records(dict[str, Record]):
+    """All records of a study by name, with those of a stage, arm and search within reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._groups: dict[tuple[str, str], dict[int, dict[str, Record]]] = {}
+
+    def __setitem__(self, name: str, record: Record) -> None:
+        super().__setitem__(name, record)
+        by_search = self._groups.setdefault((record.stage, record.arm), {})
+        by_search.setdefault(record.search, {})[name] = record
+
+    def group(self, stage: str, arm: str, search: int | None) -> list[Record]:
+        """Return the records of a stage and arm, in all searches or one."""
+        by_search = self._groups.get((stage, arm), {})
+        groups = by_search.values() if search is None else [by_search.get(search, {})]
+        return [record for group in groups for record in group.values()]
+
+
 def records_of(
     records: Mapping[str, Record], stage: str, arm: str, search: int | None = None
 ) -> list[Record]:
     """Return the records of a stage and arm, in all searches or one, by search and number."""
-    selected = [
-        r
-        for r in records.values()
-        if (r.stage, r.arm) == (stage, arm) and search in (None, r.search)
-    ]
-    return sorted(selected, key=lambda r: (r.search, r.number))
+    if isinstance(records, Records):
+        among = records.group(stage, arm, search)
+    else:
+        among = [r for r in records.values() if (r.stage, r.arm) == (stage, arm)]
+        among = [r for r in among if search in (None, r.search)]
+    return sorted(among, key=lambda r: (r.search, r.number))
 
 
 def planned_trials(study: Study, records: Mapping[str, Record], arm: str, search: int = 0) -> int:
     """Return the final number of an arm's trials in a search: fewer than set if points run out."""
     searched = records_of(records, "search", arm, search)
+    return planned_beside(study, space_sizes(study), arm, searched)
+
+
+def space_sizes(study: Study) -> dict[str, int | None]:
+    """Return the number of distinct points of each arm's space; None if a range is infinite."""
+    return {arm: study.space(arm).size() for arm in study.arms}
+
+
+def planned_beside(
+    study: Study, sizes: Mapping[str, int | None], arm: str, searched: Sequence[Record]
+) -> int:
+    """Return the final number of an arm's trials in a search that has these so far.
+
+    Args:
+        study: The study.
+        sizes: The sizes of its spaces, by :func:`space_sizes`.
+        arm: The arm.
+        searched: Its trials in the search.
+    """
     planned = max(study.trials, len(searched))
     if study.blocks:  # every arm has one trial in each block, the last ones too
-        points = [study.space(name).size() for name in study.arms]
-        if None in points:
+        if None in sizes.values():
             return planned
-        return max(len(searched), min(planned, max(p or 0 for p in points)))
-    if (size := study.space(arm).size()) is None:
+        return max(len(searched), min(planned, max(p or 0 for p in sizes.values())))
+    if (size := sizes[arm]) is None:
         return planned
     tried = {json.dumps(r.params, sort_keys=True) for r in searched}
     return min(planned, len(searched) + size - len(tried))
@@ -184,19 +217,48 @@ def is_finite(nll: float | None) -> bool:
     return nll is not None and math.isfinite(nll)
 
 
-def read_records(folder: Path) -> dict[str, Record]:
+def read_records(folder: Path) -> Records:
     """Return all records of a study folder by name.
 
     Raises:
         InputError: A file is lost, damaged, or in the wrong place.
     """
-    study_id = read_id(folder)
-    records = {
-        p.parent.name: read_record(p, study_id)
-        for p in sorted((folder / "trials").glob("*/trial.json"))
-    }
+    study_id, records = read_id(folder), Records()
+    with _without_collections():
+        for path in trial_files(folder / "trials"):
+            try:
+                content = content_of(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                with reading(path):
+                    raise
+            record = _parsed(path, content, study_id)
+            records[record.name] = record
     check_confirms(folder, records)
     return records
+
+
+def trial_files(trials: Path) -> list[str]:
+    """Return the place of each trial's ``trial.json``, which may be missing, by name."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
+        return [f"{trials}/{name}/trial.json" for name in sorted(entry.name for entry in entries)]
+    return []
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause Python's garbage collector, which would visit everything read so far again and again.
+
+    What is read has no cycles.
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def owner_of(study_id: str | None, trial: str) -> str:
@@ -214,19 +276,29 @@ def read_record(path: Path, study_id: str | None = None) -> Record:
     Raises:
         InputError: A file is damaged, or lacks data that a record in this state must have.
     """
-    owner = owner_of(study_id or read_id(path.parents[2]), path.parent.name)
     with reading(path):
-        stored = typed(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
-        check_place(path, stored.get("name"))
+        content = content_of(path)
+    return _parsed(str(path), content, study_id or read_id(path.parents[2]))
+
+
+def _parsed(path: str, content: bytes, study_id: str | None) -> Record:
+    """Return the record of a ``trial.json``, with the reports beside it."""
+    trial = os.path.dirname(path)
+    name = os.path.basename(trial)
+    owner = owner_of(study_id, name)
+    with reading(path):
+        stored = typed(Mapping[str, Any], json.loads(content.decode()))
+        if stored.get("name") != name:
+            check_place(Path(path), stored.get("name"))
         values = unsealed(stored, owner)
         chain = values.pop(CHAIN, None)
         record: Record = typed(Record, values)
         record.sealed = SEAL in stored
-    lines = path.with_name("reports.jsonl")
+    lines = f"{trial}/reports.jsonl"
     needed = record.state == "complete" or (record.state == "pruned" and record.stage == "search")
-    with reading(lines, train_again(lines) if record.state == "running" else ""):
+    with reading(lines, train_again(Path(lines)) if record.state == "running" else ""):
         record.chain = owner
-        if needed or lines.exists():
+        if needed or os.path.exists(lines):
             record.reports, record.chain = read_reports(lines, owner)
         if needed and not record.reports:
             raise ValueError(f"it is empty, though the trial is {record.state}")
@@ -294,43 +366,6 @@ def check_kinds(folder: Path) -> None:
         files=[folder / n for n in names],
         folders=[folder.parent, folder, folder / "trials", folder / "requests"],
     )
-
-
-def ended_trials(folder: Path) -> dict[str, set[int]]:
-    """Return the numbers of the ended trials by arm and search (:func:`place_name`).
-
-    The result is empty while the database is lost, locked or damaged, which `run` handles.
-    """
-    ended: dict[str, set[int]] = {}
-    uri = f"{(folder / 'optuna.db').absolute().as_uri()}?mode=ro"
-    with (
-        suppress(sqlite3.DatabaseError, UnicodeDecodeError),
-        closing(sqlite3.connect(uri, uri=True)) as database,
-    ):
-        for title, number in database.execute(_ENDED):
-            ended.setdefault(place_of(title), set()).add(number)
-    return ended
-
-
-def database_fault(folder: Path, records: Mapping[str, Record]) -> str | None:
-    """Return a line about a lost or damaged database, for commands that only read."""
-    path = folder / "optuna.db"
-    if not records or (is_sqlite(path) and not _unreadable(path)):
-        return None
-    command = f"hylorada run {shlex.quote(folder.name)}"
-    return f"{path} is missing or damaged; `{command}` rebuilds it from the trial files"
-
-
-def _unreadable(path: Path) -> bool:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            database.execute(_ENDED).fetchall()
-    except sqlite3.OperationalError:
-        return False  # the database is locked
-    except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return True
-    return False
 
 
 def lost_trials(

@@ -56,8 +56,7 @@ def rerun_record(
 
 def select_records(study: Study, records: Mapping[str, Record]) -> list[Record]:
     """Return the records of all runs of the select stage before they begin."""
-    places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-    contested = [w for place in places if len(w := finalists(study, records, *place)) > 1]
+    contested = [w for w in finalists(study, records).values() if len(w) > 1]
     return [
         rerun_record(study, candidate, "select", seed)
         for seed in range(study.selection_seeds)

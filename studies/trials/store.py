@@ -6,7 +6,7 @@ database in line with the trial files, or rebuilds it from them.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,11 +39,12 @@ from studies.trials.records import (
     check_kinds,
     is_finite,
     owner_of,
-    planned_trials,
+    planned_beside,
     read_block_nll,
     read_id,
     read_records,
     records_of,
+    space_sizes,
     trial_name,
 )
 
@@ -75,6 +76,9 @@ class Store:
         self._lock = hold_study(folder, study.name)
         drop_stop(folder)  # meant for a run that has died before it could act on it
         self.records: dict[str, Record] = {}
+        # Both are asked at every proposal, for all arms and searches.
+        self._searched: dict[Place, list[Record]] = {}
+        self._sizes = space_sizes(study)
         self.notes: list[str] = []  # what the user must know about the state of the folder
         try:
             self.plan = self._larger_plan()
@@ -94,6 +98,8 @@ class Store:
         self._check_study()
         self.id = self._identify()
         self._check_files()
+        for record in sorted(self.records.values(), key=lambda r: r.number):
+            self._note_searched(record)
         self._optuna.open(self.records, self._sample)
         self._write_study()
         for record in self.records.values():
@@ -121,9 +127,18 @@ class Store:
         """Return the records of one stage and arm, by search and number."""
         return records_of(self.records, stage, arm, search)
 
+    def searched(self, arm: str, search: int = 0) -> Sequence[Record]:
+        """Return the trials of one search of the arm so far, by number."""
+        return self._searched.get((arm, search), ())
+
+    def _note_searched(self, record: Record) -> None:
+        """Keep a search trial in reach of :meth:`searched`."""
+        if record.stage == "search":
+            self._searched.setdefault((record.arm, record.search), []).append(record)
+
     def planned(self, arm: str, search: int = 0) -> int:
         """Return the number of trials that one search of the arm will have in the end."""
-        return planned_trials(self.study, self.records, arm, search)
+        return planned_beside(self.study, self._sizes, arm, self.searched(arm, search))
 
     def propose(self, arm: str, search: int = 0) -> Record:
         """Ask the arm's Optuna study of a search for its next trial and record it."""
@@ -133,6 +148,7 @@ class Store:
     def add(self, record: Record) -> None:
         """Write the files of a new record."""
         self.records[record.name] = record
+        self._note_searched(record)
         folder = self.trial_folder(record.name)
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in ("reports.jsonl", CHECKPOINT):  # of a trial whose trial.json is lost

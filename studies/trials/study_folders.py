@@ -13,6 +13,7 @@ from studies.files.folder_files import (
     require_kinds,
     require_readable,
     stored_study,
+    study_command,
     study_lock,
 )
 from studies.spec.grid import cells
@@ -94,13 +95,16 @@ def as_begun(
 def is_running(folder: Path) -> bool:
     """Return whether a process runs this study, which then holds its lock.
 
-    In a folder without write access this can't be told, and the answer is yes.
+    In a folder without write access this can't be told, and the answer is yes until the study has
+    finished.
     """
     try:
         with study_lock(folder):
             return False
-    except (Timeout, OSError):
+    except Timeout:
         return True
+    except OSError:
+        return not (folder / "results.json").exists() or is_running_again(folder)
 
 
 def is_running_again(folder: Path) -> bool:
@@ -118,7 +122,8 @@ def require_results(folder: Path, name: str) -> None:
     """
     if not (folder / "results.json").exists():
         raise InputError(
-            f"study {name!r} has not finished; see `hylorada status {name}`, or run it to its end"
+            f"study {name!r} has not finished; see `{study_command(folder, 'status')}`, or run it "
+            f"to its end: `{study_command(folder)}`"
         )
 
 

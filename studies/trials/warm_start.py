@@ -51,8 +51,12 @@ def with_winners(study: Study, storage: Path) -> tuple[Study, tuple[str, ...]]:
     """
     start: list[Entry] = [entry for entry in study.start if not is_reference(entry)]
     begun, notes = _begun(study, storage), list[str]()
+    places: dict[str, Path | None] = {}
     for named in (entry[FROM] for entry in study.start if is_reference(entry)):
         name = os.path.basename(os.path.abspath(os.path.expanduser(named)))
+        place = named_study(named, storage)
+        if (other := places.setdefault(name, place)) != place:
+            raise InputError(f"start: two studies are named {name!r} ({other}, {place}); copy one")
         if any(origin(entry) == name for entry in start):
             continue
         entries = [entry for entry in begun if origin(entry) == name]

@@ -1,7 +1,7 @@
 """The configurations that a study confirms: each arm's best at a search's best common values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,36 +61,59 @@ def best_block(study: Study, records: Mapping[str, Record], search: int) -> int 
     if not by_arm:
         return None
     common = set.intersection(*(set(trials) for trials in by_arm.values()))
-    scores = {}
-    for number in sorted(common):
-        scores[number] = _block_score([trials[number] for trials in by_arm.values()])
-    return min((n for n in scores if scores[n]), key=lambda n: scores[n] or (0, 0.0), default=None)
+    blocks = {n: [trials[n] for trials in by_arm.values()] for n in sorted(common)}
+    steps = {n: _common_step(trials) for n, trials in blocks.items()}
+    last = max(steps.values(), default=0)
+    scores = {n: _mean_loss(blocks[n], last) for n, step in steps.items() if step == last > 0}
+    return min(scores, key=lambda n: scores[n], default=None)
 
 
-def _block_score(trials: list[Record]) -> tuple[int, float] | None:
-    """Return (-steps, mean NLL) of a block, or None if one of its trials has no finite loss."""
+def _common_step(trials: Sequence[Record]) -> int:
+    """Return the last step that all trials have reported; 0 if one ended without a finite loss."""
     if any(r.state in ("diverged", "failed") or not is_finite(r.nll) for r in trials):
-        return None
-    step = min(r.step for r in trials)
-    losses = [
-        report.metrics["eval/nll"] for r in trials for report in r.reports if report.step == step
-    ]
-    return -step, float(np.mean(losses))
+        return 0
+    return min(r.step for r in trials)
 
 
-def finalists(study: Study, records: Mapping[str, Record], search: int, arm: str) -> list[Winner]:
-    """Return an arm's best trials in a search, best first, which all differ in their parameters."""
-    block = best_block(study, records, search) if study.blocks else None
-    if study.blocks and block is None:  # there is no block in which all arms can be compared
-        return []
+def _mean_loss(trials: Sequence[Record], step: int) -> float:
+    """Return the mean validation NLL of trials at a step."""
+    reports = [x for r in trials for x in (r.reports[-1:] if r.step == step else r.reports)]
+    return float(np.mean([x.metrics["eval/nll"] for x in reports if x.step == step]))
+
+
+def finalists(study: Study, records: Mapping[str, Record]) -> dict[tuple[int, str], list[Winner]]:
+    """Return the best trials of each search and arm, best first; they differ in their parameters.
+
+    The list of a search and arm is empty while nothing can win there.
+    """
+    by_place: dict[tuple[int, str], list[Winner]] = {}
+    for search in range(study.searches):
+        block = best_block(study, records, search) if study.blocks else None
+        comparable = block is not None or not study.blocks
+        for arm in study.arms:
+            trials = ranked(records, arm, search) if comparable else []
+            by_place[search, arm] = _distinct(study, [Winner(r, block) for r in trials])
+    return by_place
+
+
+def _distinct(study: Study, candidates: Sequence[Winner]) -> list[Winner]:
+    """Return the first candidates with different parameters, as many as a study has finalists.
+
+    A study of thousands of trials computes the parameters of few of them.
+    """
+    if study.finalists == 1:
+        return list(candidates[:1])
     distinct: dict[str, Winner] = {}
-    for record in ranked(records, arm, search):
-        candidate = Winner(record, block)
+    for candidate in candidates:
         distinct.setdefault(str(candidate.params(study)), candidate)
-    return list(distinct.values())[: study.finalists]
+        if len(distinct) == study.finalists:
+            break
+    return list(distinct.values())
 
 
-def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -> Winner | None:
+def _winner(
+    study: Study, records: Mapping[str, Record], candidates: Sequence[Winner]
+) -> Winner | None:
     """Return the finalist of lowest mean validation NLL over the selection seeds.
 
     A finalist that diverged or failed on a selection seed is left out. If all did, the search's own
@@ -99,7 +122,6 @@ def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -
     Returns:
         The winner; None if no trial has finished.
     """
-    candidates = finalists(study, records, search, arm)
     scored = {}
     for index, candidate in enumerate(candidates):
         losses = [
@@ -116,8 +138,8 @@ def winner(study: Study, records: Mapping[str, Record], search: int, arm: str) -
 
 def winners(study: Study, records: Mapping[str, Record]) -> dict[tuple[int, str], Winner]:
     """Return the winner of each search and arm that has one."""
-    places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-    by_place = {place: winner(study, records, *place) for place in places}
+    contested = finalists(study, records).items()
+    by_place = {place: _winner(study, records, candidates) for place, candidates in contested}
     return {place: w for place, w in by_place.items() if w is not None}
 
 
@@ -131,8 +153,7 @@ def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Re
         left_out = study.searches if stage == "search" else math.inf
         return [r for r in records.values() if r.stage == stage and r.search < left_out]
     if stage == "select":
-        places = [(search, arm) for search in range(study.searches) for arm in study.arms]
-        candidates = [w for place in places for w in finalists(study, records, *place)]
+        candidates = [w for place in finalists(study, records).values() for w in place]
     else:
         candidates = list(winners(study, records).values())
     return [r for w in candidates for r in w.runs(records, stage)]

@@ -78,6 +78,16 @@ def test_configs_are_frozen_and_hashable() -> None:
     assert hash(config) == hash(HyLoRADAConfig.from_json(config.to_json()))
 
 
+@pytest.mark.parametrize("names", [["q_proj"], ["all-linear"]])
+def test_list_of_modules_is_as_good_as_a_tuple(names: Any) -> None:
+    config = HyLoRADAConfig(target_modules=names)
+    names.append("k_proj")  # the configuration keeps its own
+    assert config.target_modules == tuple(names[:1])
+    assert config == HyLoRADAConfig(target_modules=tuple(names[:1]))
+    assert config == HyLoRADAConfig.from_json(config.to_json())
+    assert hash(config) == hash(HyLoRADAConfig.from_json(config.to_json()))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

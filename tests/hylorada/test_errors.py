@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hylorada import errors
-from hylorada.errors import DoesNotFit, InputError, UnreadableCheckpoint, nearest
+from hylorada.errors import Diverged, DoesNotFit, InputError, UnreadableCheckpoint, nearest
 
 _PACKAGE = Path(errors.__file__).parent
 _BUILT_IN = {"Exception", "ValueError"}
@@ -52,6 +52,12 @@ def test_seat_without_memory_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(DoesNotFit("it needs more than 1.5 GiB")))
     assert isinstance(error, DoesNotFit)
     assert str(error) == "it needs more than 1.5 GiB"
+
+
+def test_diverged_seat_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(Diverged("gradient", 7)))
+    assert isinstance(error, Diverged)
+    assert (str(error), error.step) == ("non-finite gradient at step 7", 7)
 
 
 def test_nearest_names_one_or_all() -> None:

@@ -1,10 +1,12 @@
 """A model with one adapter: only its own calls use it (see also test_contract)."""
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -155,7 +157,7 @@ def test_deep_copied_adapter_of_a_seat_has_parameters_of_its_own(
 def test_base_with_compiled_layers_cannot_be_copied(make_model: MakeModel) -> None:
     model = make_model()
     pack = Pack(model.base, compile_backend="eager")
-    with pytest.raises(RuntimeError, match="a base with compiled layers can't be copied"):
+    with pytest.raises(RuntimeError, match="compiled or checkpointed layers can't be copied"):
         copy.deepcopy(model)
     pack.close()
     assert torch.equal(copy.deepcopy(model)(_ids(1)).logits, model(_ids(1)).logits)
@@ -284,6 +286,27 @@ def test_config_of_another_kind_is_refused(make_base: MakeBase, config: Any) -> 
     with pytest.raises(InputError) as caught:
         HyLoRADAModel(make_base(), config)
     assert caught.value.problems == [f"config must be a HyLoRADAConfig, got {config!r}"]
+
+
+def test_seed_of_any_whole_number_is_the_plain_one(
+    make_base: MakeBase, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    seeds: tuple[Any, ...] = (3, np.int64(3))
+    plain, other = (HyLoRADAModel(make_base(), make_config(), seed=s) for s in seeds)
+    for ours, theirs in zip(plain.adapter.parameters(), other.adapter.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    other.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "hylorada_config.json").read_text())["seed"] == 3
+    seed: Any
+    for seed in (None, 3.0, "3"):
+        with pytest.raises(InputError, match=rf"^seed must be a whole number, got {seed!r}"):
+            HyLoRADAModel(make_base(), make_config(), seed=seed)
+
+
+def test_replicas_of_data_parallel_are_refused(make_model: MakeModel) -> None:
+    # nn.DataParallel calls it on every module that it replicates
+    with pytest.raises(InputError, match=r"nn\.DataParallel is not supported; start with torchrun"):
+        make_model()._replicate_for_data_parallel()
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from rich.console import Console
 
 from studies import learnable_bucketing
 from studies.analysis.confirm_losses import ConfirmLosses
-from studies.analysis.results import load_records
 from studies.process.options import Options
 from studies.runner.inputs import prepare
 from studies.runner.run import run_study
 from studies.spec.study import Study
 from studies.statistics.comparison import Comparison, compare
 from studies.statistics.differences import Differences, paired
+from studies.trials.loading import load_records
 
 SEARCHES = 3  # searches of each short study
 _AT_ONCE = 20  # short studies in one study that is run

@@ -107,6 +107,14 @@ class Counts(Gated):
         self.register_buffer("seen", torch.zeros(()))
 
 
+class Bounded(Gated):
+    """Gives a parameter the name of the trained boundaries."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.boundaries = nn.Parameter(torch.zeros(3))
+
+
 class NotFinished(CustomLandmark):
     """Has no context."""
 

@@ -1,13 +1,19 @@
 """A study of two arms, and trials that a test reports to its store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
+import sqlalchemy
+from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
+from studies.spec.study import Study
 from studies.trials.messages import Report
+from studies.trials.optuna_database import address, disconnect
 from studies.trials.records import Record, State, study_title
+from studies.trials.sampling.sampler import SampledArm, make_sampler
 from studies.trials.store import Store
 
 ARM = "learnable"
@@ -49,6 +55,43 @@ def run_trial(store: Store, record: Record, state: State = "complete", steps: in
     for step in range(2, steps + 1, 2):
         store.report(record.name, make_report(step, loss_of(record.number)))
     store.finish(record.name, state)
+
+
+@contextmanager
+def opened_study(store: Store, arm: str = ARM) -> Iterator[optuna.Study]:
+    """Open an arm's study in Optuna's database as another program would."""
+    database = optuna.storages.RDBStorage(
+        address(store.folder / "optuna.db"), skip_table_creation=True
+    )
+    title = study_title(store.study.name, arm, 0)
+    try:
+        yield optuna.load_study(study_name=title, storage=database)
+    finally:
+        disconnect(database)
+
+
+def sampler_of(study: Study, number: int, arm: str = ARM) -> BaseSampler:
+    """Return the sampler that must draw a trial of the first search."""
+    space = study.arms[arm].space
+    points = None if study.blocks else space.size()
+    names = tuple(space.parameters)
+    sampled = SampledArm(seed=study.seed, name=arm, names=names, trials=study.trials, points=points)
+    return make_sampler(study.sampler, sampled, number)
+
+
+@contextmanager
+def statements(event: str = "before_cursor_execute") -> Iterator[list[str]]:
+    """Collect what is sent to any database in this context: its statements, or its commits."""
+    sent: list[str] = []
+
+    def collect(*arguments: Any) -> None:
+        sent.append(str(arguments[2:3]))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, event, collect)
+    try:
+        yield sent
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, event, collect)
 
 
 def optuna_trials(store: Store, arm: str = ARM) -> list[optuna.trial.FrozenTrial]:

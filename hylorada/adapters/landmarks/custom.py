@@ -33,6 +33,7 @@ class CustomLandmark(Landmark):
 
     A subclass defines :meth:`context` and makes its parameters in ``__init__``, which takes the
     arguments below. Its parameters are trained, saved and counted like those of every other design.
+    Buffers are not saved, so only buffers with ``persistent=False`` are allowed.
     In a pack, each seat calls its own module on its own rows.
 
     Before a study trains, it checks that an untrained module adds zeros, that equal seeds give
@@ -177,7 +178,8 @@ def build_custom(
     """Return the module of a design of the user's own.
 
     Raises:
-        InputError: The file has not been loaded in this process, or the class can't be built.
+        InputError: The file has not been loaded in this process, the class can't be built, or the
+            module has values that no file would hold.
     """
     design = config.landmark_design
     make: Callable[..., CustomLandmark] = _class_of(design)
@@ -189,7 +191,22 @@ def build_custom(
         ) from error
     if not isinstance(getattr(landmark, "landmarks", None), nn.Parameter):
         raise InputError(f"landmark_design {design!r} must set `landmarks`, a parameter [L, d]")
+    if problems := _saving_problems(landmark):
+        raise InputError([f"landmark_design {design!r}: {problem}" for problem in problems])
     return landmark
+
+
+def _saving_problems(landmark: CustomLandmark) -> list[str]:
+    """Return what keeps a module from being saved and trained as every other design is."""
+    parameters = dict(landmark.named_parameters())
+    problems = [
+        f"buffer {name!r} is in no checkpoint; register it with persistent=False, or make it a "
+        "parameter"
+        for name in sorted(landmark.state_dict().keys() - parameters.keys())
+    ]
+    if "boundaries" in parameters:
+        problems.append("no parameter may be called 'boundaries', which are trained apart")
+    return problems
 
 
 def mix_custom(
@@ -234,14 +251,7 @@ def custom_problems(
         length: number of tokens T of a block.
         size: size d of the hidden states.
     """
-    kept = set(landmark.state_dict()) - dict(landmark.named_parameters()).keys()
-    problems = [
-        f"buffer {name!r} is in no checkpoint; register it with persistent=False, or make it a "
-        "parameter"
-        for name in sorted(kept)
-    ]
-    if "boundaries" in dict(landmark.named_parameters()):
-        problems.append("no parameter may be called 'boundaries', which are trained apart")
+    problems = []
     pairs = zip(landmark.parameters(), twin.parameters(), strict=True)
     if not all(torch.equal(ours, theirs) for ours, theirs in pairs):
         problems.append(

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hylorada import InputError
-from studies.analysis.results import Results, load_records, read_results
-from studies.files.folder_files import stored_study
+from studies.analysis.results import Results, read_results
+from studies.files.folder_files import stored_study, study_command
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 from studies.trials.records import Record, check_kinds
 
 
@@ -48,12 +49,14 @@ def read_cell(folder: Path, label: str) -> FinishedCell:
     check_kinds(folder)
     name = folder.name
     if not (folder / "results.json").exists():
-        raise InputError(f"study {name!r} has not finished; run it to its end: hylorada run {name}")
+        raise InputError(
+            f"study {name!r} has not finished; run it to its end: `{study_command(folder)}`"
+        )
     results = read_results(folder / "results.json")
     if any(c.error is None for c in results.comparisons):
         raise InputError(
             f"study {name!r} has results of an earlier version, without standard errors; "
-            f"`hylorada run {name}` computes them from its runs and trains nothing"
+            f"`{study_command(folder)}` computes them from its runs and trains nothing"
         )
     study = Study.from_dict(stored_study(folder / "study.json"))
     return FinishedCell(label, folder, study, results, load_records(folder))

@@ -4,8 +4,10 @@ Both are counted in text blocks. An evaluated block takes a fixed share of the t
 one, so a few reports tell how long all other runs will take.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, median
 
 from studies.analysis.forecast.stopping import expected_trial
 from studies.spec.study import Study
@@ -15,6 +17,7 @@ from studies.trials.winners import counting, wanted_runs
 
 # Measured on SmolLM2-135M and on the built-in base with blocks of 128 and 512 tokens: 0.29 to 0.31.
 EVALUATION_SHARE = 0.3
+_FEWEST_PACES = 4  # stretches between reports that tell the pace
 
 Sizes = Mapping[str, int]  # number of blocks of each split that the study uses
 
@@ -29,6 +32,7 @@ class Work:
         steps: Expected number of their optimizer steps.
         trained: Expected number of blocks that they train on.
         evaluated: Expected number of blocks that they are evaluated on.
+        reports: Expected number of their reports.
     """
 
     stage: str
@@ -36,6 +40,7 @@ class Work:
     steps: float
     trained: float
     evaluated: float
+    reports: float
 
 
 @dataclass(frozen=True)
@@ -45,15 +50,21 @@ class Pace:
     Attributes:
         block_seconds: Seconds for one block of one trial: its share of the pack's time.
         evaluation_share: Time of an evaluated block as a share of that.
+        report_seconds: Seconds that a report of one trial takes beyond its evaluation. 0 where
+            other work is known to include them.
     """
 
     block_seconds: float
     evaluation_share: float = EVALUATION_SHARE
+    report_seconds: float = 0.0
 
     def seconds(self, work: Iterable[Work]) -> float:
         """Return the seconds that one device takes for all this work."""
-        blocks = sum(w.trained + self.evaluation_share * w.evaluated for w in work)
-        return self.block_seconds * blocks
+        return sum(
+            self.block_seconds * (w.trained + self.evaluation_share * w.evaluated)
+            + self.report_seconds * w.reports
+            for w in work
+        )
 
 
 def work_left(
@@ -81,38 +92,44 @@ def work_left(
 def pace_so_far(records: Mapping[str, Record], sizes: Sizes) -> Pace | None:
     """Return the pace of a study's trials; None before their reports tell it.
 
-    First reports are left out where there are others, because the first steps also allocate memory
-    and compile layers.
+    It is told by what lies between two reports of a trial, because its first steps also allocate
+    memory and compile layers. The start of one trial also holds up the others of its pack, so
+    stretches that took more than twice the usual time are left out.
 
     Args:
         records: The study's records by name.
         sizes: Number of blocks of each split.
     """
-    steady = pace_of(records.values(), sizes, without_first=True)
-    if steady is None and any(r.state != "running" for r in records.values()):
-        return pace_of(records.values(), sizes)  # trials with a single report
-    return steady
+    paces = [pace for record in records.values() for pace in _later_paces(record, sizes)]
+    if len(paces) >= _FEWEST_PACES:
+        usual = 2 * median(paces)
+        return Pace(mean(pace for pace in paces if pace <= usual))
+    if any(r.state != "running" for r in records.values()):
+        return pace_of(records.values(), sizes)  # there are few trials, or each has one report
+    return None
 
 
-def pace_of(records: Iterable[Record], sizes: Sizes, *, without_first: bool = False) -> Pace | None:
+def pace_of(records: Iterable[Record], sizes: Sizes) -> Pace | None:
     """Return the pace over all reports of some trials; None if there are none.
 
     Args:
         records: The records of the trials.
         sizes: Number of blocks of each split.
-        without_first: Whether to leave out each trial up to its first report.
     """
     seconds = blocks = 0.0
     for record in records:
-        if not record.reports or record.reports[-1].diverged:
-            continue
-        first = record.reports[0] if without_first else None
-        if first is record.reports[-1]:
-            continue
-        last = record.reports[-1]
-        seconds += last.seconds - (first.seconds if first else 0.0)
-        blocks += _blocks(record, last, sizes) - (_blocks(record, first, sizes) if first else 0.0)
+        if record.reports and not record.reports[-1].diverged:
+            seconds += record.reports[-1].seconds
+            blocks += _blocks(record, record.reports[-1], sizes)
     return Pace(seconds / blocks) if blocks and seconds > 0 else None
+
+
+def _later_paces(record: Record, sizes: Sizes) -> Iterator[float]:
+    """Yield the seconds per trained block between the reports of a trial."""
+    for before, report in pairwise(record.reports):
+        seconds = report.seconds - before.seconds
+        if seconds > 0 and not report.diverged:
+            yield seconds / (_blocks(record, report, sizes) - _blocks(record, before, sizes))
 
 
 def _blocks(record: Record, report: Report, sizes: Sizes) -> float:
@@ -129,25 +146,25 @@ def _batch_size(record: Record) -> int:
 
 
 def _search(study: Study, records: Mapping[str, Record], sizes: Sizes) -> Work:
-    trials, steps, trained, evaluated = 0, 0.0, 0.0, 0.0
+    trials, steps, trained, reports = 0, 0.0, 0.0, 0.0
     running = [r for r in records.values() if r.stage == "search" and r.state == "running"]
     for record in (r for r in running if r.search < study.searches):
         left = study.max_steps - record.step
         trials, steps = trials + 1, steps + left
         trained += left * _batch_size(record)
-        evaluated += sizes["validation"] * sum(s > record.step for s in study.report_steps())
+        reports += sum(s > record.step for s in study.report_steps())
     for arm in study.arms:
         batch = int(study.fields(arm)["batch_size"])
         for search in range(study.searches):
             planned = planned_trials(study, records, arm, search)
             new = planned - len(records_of(records, "search", arm, search))
-            expected, reports = expected_trial(
+            expected, reported = expected_trial(
                 planned, study.report_steps(), study.rungs(), study.reduction_factor
             )
             trials, steps = trials + new, steps + new * expected
             trained += new * expected * batch
-            evaluated += new * reports * sizes["validation"]
-    return Work("search", trials, steps, trained, evaluated)
+            reports += new * reported
+    return Work("search", trials, steps, trained, reports * sizes["validation"], reports)
 
 
 def _reruns(
@@ -161,5 +178,6 @@ def _reruns(
     batches = [int(study.fields(arm)["batch_size"]) for arm in study.arms]
     steps = trials * study.max_steps
     last = sizes.get(LAST_SPLIT.get(stage, ""), 0)
-    evaluated = trials * (len(study.report_steps()) * sizes["validation"] + last)
-    return Work(stage, trials, steps, steps * sum(batches) / len(batches), evaluated)
+    reports = trials * len(study.report_steps())
+    evaluated = reports * sizes["validation"] + trials * last
+    return Work(stage, trials, steps, steps * sum(batches) / len(batches), evaluated, reports)

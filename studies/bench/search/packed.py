@@ -63,6 +63,7 @@ def _study(task: dict[str, Any]) -> dict[str, Any]:
         "model": setting["base"],
         "block_size": setting["block_size"],
         "dtype": setting["dtype"],
+        "gradient_checkpointing": setting["gradient_checkpointing"],
         "trials": task["trials"],
         "eval_every": steps,
         "grace_steps": 0,

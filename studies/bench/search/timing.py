@@ -68,7 +68,7 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
     }
     began = time.perf_counter()
-    code, errors = _run([sys.executable, *_DRIVERS[name], str(task_file)], environment)
+    code, errors = run_driver([sys.executable, *_DRIVERS[name], str(task_file)], environment)
     seconds = time.perf_counter() - began
     ended = json.loads(Path(task["result"]).read_text()) if Path(task["result"]).exists() else []
     if code or len(ended) != task["trials"]:
@@ -79,7 +79,7 @@ def _time(name: str, task: dict[str, Any], folder: Path) -> float:
     return seconds
 
 
-def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+def run_driver(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Run a driver and return its exit code and stderr; if interrupted, let it end its children."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hylorada import InputError
 from studies.cli.command import Command
+from studies.files.paths import file_problem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +26,8 @@ _EXAMPLES = """\
       only the plain loop and the packs; needs no Ray
   hylorada bench --shape smollm2 --block-size 512
       random weights in SmolLM2-135M's shape
+  hylorada bench --start
+      where the time of a small study goes before its first report and after its last
 """
 
 
@@ -48,6 +52,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=48,
         metavar="N",
         help="optimizer steps of each of these trials; default: %(default)s",
+    )
+    parser.add_argument(
+        "--start",
+        action="store_true",
+        help="instead of all that, run a small study and show where its time goes; of the other "
+        "options only --json counts",
     )
     parser.add_argument(
         "--profile",
@@ -95,6 +105,11 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", metavar="DTYPE", help="dtype of the base; default: float32, or bfloat16 on a GPU"
     )
+    parser.add_argument(
+        "--gradient-checkpointing",
+        action="store_true",
+        help="recompute the base's layers in the backward passes of packs",
+    )
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +142,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows",
         metavar="A,B",
-        help="what to measure, out of plain,processes,packs,designs,memory,report; default: all",
+        help="what to measure, out of plain,processes,packs,designs,memory,report,driver; "
+        "default: all",
     )
     parser.add_argument(
         "--processes",
@@ -146,21 +162,34 @@ def _run(args: argparse.Namespace, console: "Console") -> int:
     from studies.bench.options import BenchOptions, check
     from studies.bench.run import run_bench
     from studies.bench.table import print_bench
-    from studies.reporting.printed import print_json
     from studies.reporting.terminal import Terminal, say
 
+    if args.json not in (None, "-") and (problem := file_problem("json", Path(args.json))):
+        raise InputError(problem)
+    if args.start:
+        from studies.bench.start.run import print_timeline, run_start
+
+        say(console, "a small study on the built-in base and text")
+        measured = run_start()
+        _show(args.json, measured.to_dict(), lambda: print_timeline(measured, Terminal()))
+        return 0
     values = {**vars(args), "parts": args.rows, "ray": not args.no_processes}
     plan = check(BenchOptions(**{f.name: values[f.name] for f in dataclasses.fields(BenchOptions)}))
-    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
-        raise InputError(f"json {args.json!r}: its folder does not exist")
     bench = run_bench(plan, lambda line: say(console, line))
-    if args.json == "-":
-        print_json(bench.to_dict())
-        return 0
-    if args.json is not None:
-        Path(args.json).write_text(json.dumps(bench.to_dict(), indent=1))
-    print_bench(bench, Terminal())
+    _show(args.json, bench.to_dict(), lambda: print_bench(bench, Terminal()))
     return 0
+
+
+def _show(place: str | None, values: Mapping[str, Any], show: Callable[[], None]) -> None:
+    """Print a result as JSON or as text, the latter also if the JSON goes to a file."""
+    from studies.reporting.printed import print_json
+
+    if place == "-":
+        print_json(values)
+        return
+    if place is not None:
+        Path(place).write_text(json.dumps(values, indent=1))
+    show()
 
 
 COMMAND = Command(

@@ -3,9 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from hylorada import InputError
 from studies.cli.command import Command
 from studies.cli.options import add_json, add_storage, path
 from studies.cli.stored_studies import note_running_again
+from studies.files.paths import file_problem
 from studies.trials.study_folders import named_studies
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.reporting.cells.report import print_across, write_across
     from studies.runner.cell_reports import compare_studies
 
+    if args.output is not None and (problem := file_problem("output", args.output)):
+        raise InputError(problem)
     result, cells = compare_studies(named_studies(args.study, args.storage))
     for cell in cells:
         note_running_again(cell.folder, cell.folder.name)

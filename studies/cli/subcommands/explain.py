@@ -102,8 +102,8 @@ def _checked_request(folder: Path, args: argparse.Namespace) -> tuple[Study, "Re
     Raises:
         InputError: The winner can't be explained; nothing has been written or started.
     """
-    from studies.analysis.results import load_records
     from studies.search.explain import Request, make_plan
+    from studies.trials.loading import load_records
 
     study = Study.from_dict(stored_study(folder / "study.json"))
     request = Request(args.arm, args.search, args.seeds)

@@ -104,9 +104,11 @@ def _check(args: argparse.Namespace) -> None:
     if args.output is None and args.figures is None:
         raise InputError("name a folder with --output (the adapter) or --figures (for a paper)")
     if args.output is not None and args.figures is not None:
-        places = {path.resolve() for path in (args.output, args.figures)}
-        if len(places) == 1:
-            raise InputError("--output and --figures must name different folders")
+        output, figures = args.output.resolve(), args.figures.resolve()
+        if output.is_relative_to(figures) or figures.is_relative_to(output):
+            raise InputError(
+                "--output and --figures must name different folders, neither inside the other"
+            )
     unheeded = [name for name in ("arm", "seed") if getattr(args, name) is not None]
     if unheeded and args.output is None:
         raise InputError([f"--{name} chooses an adapter; it needs --output" for name in unheeded])

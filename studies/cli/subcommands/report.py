@@ -1,14 +1,13 @@
 """``hylorada report``: the results of a study, or what there is of them before its end."""
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_report
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_finished_study, open_study, place_words
+from studies.cli.stored_studies import open_finished_study, open_study, resume_line
 from studies.files.folder_files import stored_study
 from studies.spec.study import Study
 from studies.trials.study_folders import is_running, is_running_again, stored_grid
@@ -53,10 +52,10 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 def _report_partly(args: argparse.Namespace, folder: Path) -> int:
     """Print what a study that has not finished has found so far."""
     from studies.analysis.notes import users_choices
-    from studies.analysis.progress import partial_results, resume_command
-    from studies.analysis.results import load_records
+    from studies.analysis.progress import partial_results
     from studies.reporting.partial_report import print_partial
     from studies.reporting.printed import print_json
+    from studies.trials.loading import load_records
 
     running = is_running(folder)  # before the files are read
     study = Study.from_dict(stored_study(folder / "study.json"))
@@ -66,8 +65,8 @@ def _report_partly(args: argparse.Namespace, folder: Path) -> int:
         print_json({**partial.to_dict(), "running": running}, indent=1)
         return 0
     print_partial(study, partial)
-    resume = shlex.join([*resume_command(args.study, records), *place_words(args)])
-    print("The study is running." if running else f"Not running. Resume with: {resume}")
+    resume = f"Not running. Resume with: {resume_line(args, records)}"
+    print("The study is running." if running else resume)
     return 0
 
 

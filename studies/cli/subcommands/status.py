@@ -1,7 +1,6 @@
 """``hylorada status``: how far a study has come."""
 
 import argparse
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_json, add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words, run_command
+from studies.cli.stored_studies import open_study, resume_line, run_command
 from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
@@ -39,11 +38,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, _console: "Console") -> int:
-    from studies.analysis.results import load_records
     from studies.reporting.printed import print_json
     from studies.trials.by_hand.requests import waiting_lines
     from studies.trials.integrity import incomplete_runs
-    from studies.trials.records import OPEN, database_fault
+    from studies.trials.loading import database_fault, load_records
+    from studies.trials.records import OPEN
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
@@ -56,9 +55,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     if fault := database_fault(folder, records):
         print(f"hylorada: note: {fault}", file=sys.stderr)
     for name, loss in () if running else incomplete_runs(folder, study, records):
-        command = f"hylorada run {shlex.quote(args.study)}"
-        print(f"hylorada: note: {loss}; `{command}` trains {name} again", file=sys.stderr)
-    if unfinished:
+        print(f"hylorada: note: {loss}; `{run_command(args)}` trains {name} again", file=sys.stderr)
+    if unfinished and not running:
         _close_abandoned(args, args.study, folder)
     if args.json:
         values = [{f: getattr(r, f) for f in _JSON_FIELDS} for r in records.values()]
@@ -83,16 +81,15 @@ def _print_plan(args: argparse.Namespace, folder: Path) -> None:
 def _print_status(
     args: argparse.Namespace, study: Study, records: "Mapping[str, Record]", *, resumable: bool
 ) -> None:
-    from studies.analysis.progress import resume_command, stage_lines
-    from studies.reporting.html_report import trial_table
-    from studies.reporting.terminal import Terminal
+    from studies.analysis.progress import stage_lines
+    from studies.reporting.tables import searched_sheet
+    from studies.reporting.terminal import Drawing, Terminal
 
-    Terminal().print(trial_table(records, study))
+    Terminal().print(Drawing(searched_sheet(records, study)))
     for line in stage_lines(study, records):
         print(line)
     if resumable:
-        command = shlex.join([*resume_command(args.study, records), *place_words(args)])
-        print(f"Not running. Resume with: {command}")
+        print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
             f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
@@ -114,9 +111,15 @@ def _run_of_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
 
 def _close_abandoned(args: argparse.Namespace, name: str, folder: Path) -> None:
     """End the MLflow runs that a killed process could not end, and say how many there were."""
-    from studies.tracking.services import reconcile
+    from studies.tracking.stored_runs import may_have_running
+    from studies.trials.records import read_id
 
-    uri = args.tracking_uri or default_uri(args.storage)
+    own = default_uri(args.storage)
+    uri, study_id = args.tracking_uri or own, read_id(folder)
+    if study_id is None or (uri == own and not may_have_running(args.storage, study_id)):
+        return
+    from studies.tracking.services import reconcile  # imports MLflow, which takes seconds
+
     if message := reconcile(uri, name, folder):
         print(f"hylorada: {message}", file=sys.stderr)
 

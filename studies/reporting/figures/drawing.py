@@ -132,20 +132,28 @@ def make_panels(
 
 
 @styled()
+def draw(figure: Figure) -> str:
+    """Return a figure as SVG, from which :func:`themed` and :func:`on_paper` make what is shown."""
+    return _svg(figure)
+
+
 def svg_text(figure: Figure) -> str:
     """Return a figure as the ``<svg>`` element of a page, whose theme replaces its colors."""
-    text = _svg(figure)
-    text = text[text.index("<svg") :]
+    return themed(draw(figure))
+
+
+def themed(svg: str) -> str:
+    """Return a drawn figure as the ``<svg>`` element of a page, whose theme replaces its colors."""
+    element = svg[svg.index("<svg") :]
     for name, (light, _) in THEME.items():
-        text = text.replace(light, f"var(--{name})")
-    return text
+        element = element.replace(light, f"var(--{name})")
+    return element
 
 
-@styled()
-def svg_on_paper(figure: Figure) -> bytes:
-    """Return a figure as an SVG file that is legible on a page of any theme."""
-    figure.set_facecolor(PAPER)
-    return _svg(figure).encode()
+def on_paper(svg: str) -> bytes:
+    """Return a drawn figure as an SVG file that is legible on a page of any theme."""
+    # The background is the first thing that matplotlib draws, and the only one drawn so far.
+    return svg.replace("fill: none", f"fill: {PAPER}", 1).encode()
 
 
 @styled()

@@ -22,6 +22,7 @@ from studies.statistics.tuning import TuningCurve
 from studies.trials.records import Record
 
 _MOST_LABELS = 10  # labels for the columns of a heat map
+_MOST_MARKS = 200  # trials of a curve that are marked
 
 
 @styled()
@@ -34,9 +35,10 @@ def tuning(
     figure, (axes,) = make_panels(1, 1, height=2.9, into=into)
     for arm, curve in curves.items():
         trials, ppl = range(1, curve.trials + 1), np.exp(curve.losses)
+        mark = "." if curve.trials <= _MOST_MARKS else ""
         tip = f"tip {arm}: {ppl[-1]:.4g} after {curve.trials} trials"
         axes.plot(
-            trials, ppl, marker=".", ms=5, linewidth=1.6, color=colors[arm], label=arm, gid=tip
+            trials, ppl, marker=mark, ms=5, linewidth=1.6, color=colors[arm], label=arm, gid=tip
         )
     scale_ppl(axes, [float(p) for c in curves.values() for p in np.exp(c.losses)])
     axes.legend(frameon=False, labelcolor="linecolor", loc="upper right")

@@ -28,6 +28,7 @@ from studies.reporting.figures.drawing import (
     scale_ppl,
     styled,
 )
+from studies.reporting.shown.values import last, value_text
 from studies.spec.common_values import seed_name
 from studies.spec.space import Choice, Parameter, Range
 from studies.spec.study import Study
@@ -35,19 +36,6 @@ from studies.statistics.decision import SCALE
 from studies.trials.records import Record
 
 _LETTERS = 26  # letters that fit below a third of a paper's width at the usual size
-
-
-def value_text(value: Any) -> str:
-    """Return a value as a study file shows it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def last(record: Record, metric: str) -> float | None:
-    """Return a metric of the last report; None if it is missing or not finite."""
-    value = record.reports[-1].metrics.get(metric) if record.reports else None
-    return value if value is not None and math.isfinite(value) else None
 
 
 def arm_colors(arms: Iterable[str]) -> dict[str, str]:

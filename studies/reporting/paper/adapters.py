@@ -5,9 +5,9 @@ from typing import Any
 
 from studies.analysis.verdict import listed
 from studies.files.own_designs import own_designs
-from studies.reporting.figures.plots import value_text
 from studies.reporting.paper.prose import cite, code
 from studies.reporting.paper.settings import can_be, departs, shared_fields
+from studies.reporting.shown.values import value_text
 from studies.spec.study import Study
 
 _DESIGNS = {

@@ -2,6 +2,7 @@
 
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import Results
+from studies.analysis.verdict import replicates
 from studies.reporting.paper.prose import cite
 from studies.spec.study import Study
 
@@ -12,8 +13,7 @@ def statistics_sentences(study: Study, results: Results) -> list[str]:
     if not compared:
         return ["No pair of arms could be compared."]
     first = compared[0]
-    seeds = f"{first.seeds} paired seed{'s' * (first.seeds > 1)}"
-    units = f"{first.searches} searches with {seeds} each" if first.searches > 1 else seeds
+    units = replicates(first.searches, first.seeds)
     sentences = [
         f"Arms were compared on {results.tokens:,} test tokens by paired differences over {units}, "
         "given as changes in PPL, 100 (exp(D) - 1) %, with D the mean difference in loss per "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from studies.analysis.results import Results, load_records, read_results
+from studies.analysis.results import Results, read_results
 from studies.files.folder_files import stored_study
 from studies.files.whole_folder import refuse_foreign, write_folder
 from studies.reporting.figures.drawing import pdf_file, svg_file
@@ -16,6 +16,7 @@ from studies.reporting.paper.methods import write_methods
 from studies.reporting.paper.outcome import outcome_markdown
 from studies.reporting.sections import Picture, Table, sections
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 from studies.trials.records import Record
 
 Item = TypeVar("Item", Picture, Table)

@@ -81,13 +81,20 @@ def _material(study: Study, provenance: Mapping[str, Any]) -> list[str]:
     column = f" (column {code(study.text_column)})" if study.text_column else ""
     return [
         f"We trained adapters of {arms} on the frozen base {code(without_folder(study.model))}"
-        f"{model} with dtype {code(study.dtype)}.",
+        f"{model} with dtype {code(study.dtype)}{_held(study)}.",
         f"The text was {code(without_folder(study.data))}{column}{text}, tokenised with the "
         f"tokenizer of the base{_tokens(provenance)}{_separated(study, provenance)}.",
         f"It was cut into blocks of {study.block_size} tokens without overlap{_blocks(provenance)}."
         f"{_chosen(study)} Perplexity (PPL) is the exponential of the mean loss per predicted "
         "token.",
     ]
+
+
+def _held(study: Study) -> str:
+    """Return how the base was held in memory where that is not the usual way."""
+    spread = ", which lay on all GPUs of one machine" if study.device_map != "none" else ""
+    recomputed = ", whose layers the backward pass recomputed"
+    return spread + (recomputed if study.gradient_checkpointing else "")
 
 
 def _separated(study: Study, provenance: Mapping[str, Any]) -> str:
@@ -193,8 +200,8 @@ def _proposals(study: Study) -> list[str]:
         "random": f"proposed by random search {optuna}",
         "qmc": f"points of a scrambled Sobol sequence{cite('owen1998scrambling')}",
     }[study.sampler]
-    without = f"{what} were {proposed}; small spaces are drawn at random without repetition."
-    return [*sentences, without]
+    small = "" if study.blocks else "; small spaces are drawn at random without repetition"
+    return [*sentences, f"{what} were {proposed}{small}."]
 
 
 def _first(study: Study) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 from hylorada import HyLoRADAConfig, TrainingConfig
 from studies.analysis.results import Results
 from studies.analysis.verdict import listed
-from studies.reporting.figures.plots import value_text
 from studies.reporting.paper.prose import cite, code
+from studies.reporting.shown.values import value_text
 from studies.spec.space import Choice, Parameter, Range
 from studies.spec.study import Study
 

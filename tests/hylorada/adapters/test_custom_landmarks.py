@@ -58,7 +58,6 @@ def test_model_computes_the_formula(
     [
         ("StartsAtOne", "an untrained module must add zeros; let `landmarks` start at zero"),
         ("Unseeded", "initial values differ between two builds with one seed"),
-        ("Counts", "buffer 'seen' is in no checkpoint; register it with persistent=False"),
         ("MixesRows", "context lets rows of a batch influence each other"),
         ("Draws", "context must not draw random numbers"),
         ("Short", r"context must return \[2, 16, 16\] for two rows, got \[2, 15, 16\]"),
@@ -74,6 +73,21 @@ def test_faults_are_named_before_training(
     (found,) = problems_of(make_base(), make_config(landmark_design=design))
     with pytest.raises(InputError, match=rf"landmark_design 'my_design.py:{name}': {problem}"):
         raise InputError(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Counts", "buffer 'seen' is in no checkpoint; register it with persistent=False"),
+        ("Bounded", "no parameter may be called 'boundaries', which are trained apart"),
+    ],
+)
+def test_values_that_no_file_would_hold_are_refused(
+    make_base: MakeBase, make_config: MakeConfig, name: str, problem: str
+) -> None:
+    config = make_config(landmark_design=load_landmark_design(f"{MY_DESIGN}:{name}"))
+    with pytest.raises(InputError, match=rf"^landmark_design 'my_design.py:{name}': {problem}"):
+        HyLoRADAModel(make_base(), config)
 
 
 @pytest.mark.parametrize(

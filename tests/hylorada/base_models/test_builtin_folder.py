@@ -1,5 +1,6 @@
 """The folder of the built-in base, for tools that load bases by themselves."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -23,8 +24,9 @@ def test_transformers_loads_the_base_that_we_load() -> None:
 
 
 def test_its_folder_is_the_base_tiny() -> None:
+    """What is counted without its modules equals what they count, and its weights fit them."""
     by_folder = hylorada.inspect_base(str(hylorada.builtin_base()))
-    assert by_folder.fingerprint == hylorada.inspect_base("tiny").fingerprint
+    assert dataclasses.replace(by_folder, name="tiny") == hylorada.inspect_base("tiny")
 
 
 def test_its_place_is_known_without_torch() -> None:

@@ -369,7 +369,7 @@ def test_hub_without_network_fails_fast_in_one_line() -> None:
     start = time.monotonic()
     with pytest.raises(InputError, match=r"model 'tiny1': .*did you mean 'tiny'"):
         inspect_base("tiny1")
-    with pytest.raises(InputError, match="fetch it with: hf download no-such/model") as caught:
+    with pytest.raises(InputError, match="Download it with: hf download no-such/model") as caught:
         load_tokenizer("no-such/model")
     assert "\n" not in str(caught.value)
     assert time.monotonic() - start < 5

@@ -116,6 +116,8 @@ def test_chats_are_written_by_the_chat_template(tmp_path: Path) -> None:
             match=f"column '{name}' holds chats, and the tokenizer of the base has no chat",
         ):
             load_text(str(path), tokenizer=tokenizer)
+        with pytest.raises(InputError, match=f"'{name}' holds chats, .*; pass the tokenizer of"):
+            load_text(str(path))
         tokenizer.chat_template = (
             "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
         )

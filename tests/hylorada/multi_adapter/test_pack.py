@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -488,3 +489,19 @@ def test_dropout_draws_from_the_adapters_own_stream(lab: Lab) -> None:
     off = [build(0).eval(), build(0).eval()]
     assert torch.equal(_masked(off, lab.pack)[0], _masked(off, lab.pack)[1])
     assert not torch.allclose(_masked([build(0)], lab.pack)[0], _masked(off, lab.pack)[0])
+
+
+def test_partly_quantized_base_is_refused_and_left_as_it_was(
+    make_base: Callable[..., PreTrainedModel],
+) -> None:
+    class Quantized(nn.Linear):
+        """Stands for a class of a quantized module."""
+
+    base = make_base().train().requires_grad_()
+    base.get_submodule("model.layers.1.self_attn.k_proj").__class__ = Quantized
+    before = [type(module) for module in base.modules()]
+    with pytest.raises(InputError, match="linear modules of class Quantized are not supported"):
+        Pack(base)
+    assert [type(module) for module in base.modules()] == before
+    assert base.training
+    assert all(p.requires_grad for p in base.parameters())

@@ -268,3 +268,14 @@ def test_fields_that_only_a_whole_adapter_heeds_change_nothing(
     untrained = make_config(landmark_bucketing="learnable", replication_untrained="landmarks")
     with pytest.raises(InputError, match="replication_untrained 'landmarks' needs a HyLoRADAModel"):
         register_landmark_hook(make_base("llama", torch.float64), untrained)
+
+
+def test_base_in_eval_mode_trains_as_a_model_with_the_same_landmarks(
+    pair: Callable[..., Any],
+) -> None:
+    base, landmarks, model = pair("learnable", "gpt2")
+    base.train()  # turns on GPT-2's own dropout
+    assert not torch.equal(base(_ids()).logits, model(_ids()).logits)
+    base.eval()
+    landmarks.train()
+    assert torch.equal(base(_ids()).logits, model.train()(_ids()).logits)

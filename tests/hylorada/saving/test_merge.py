@@ -201,3 +201,14 @@ def test_closed_model_leaves_the_base_as_it_came(trained: Trained, make_base: An
         assert not module._forward_pre_hooks
         assert not getattr(module, "gradient_checkpointing", False)
     assert torch.equal(model.base(ids).logits, fresh(ids).logits)
+
+
+def test_row_of_zeros_merges_into_a_row_of_zeros(trained: Trained, make_base: Any) -> None:
+    base = make_base("llama", torch.float64)
+    with torch.no_grad():
+        base.get_submodule("model.layers.0.self_attn.q_proj").weight[3] = 0
+    config = trained(use_dora=True, landmarks=False).adapter.config
+    model, ids = HyLoRADAModel(base, config, seed=1).eval(), _ids()
+    logits = model(ids).logits
+    model.merge()
+    torch.testing.assert_close(model(ids).logits, logits, rtol=0, atol=1e-10)

@@ -182,6 +182,7 @@ def test_interrupted_save_leaves_the_old_adapter(
         trained(**LORA_ALONE).save_pretrained(saved)
     monkeypatch.undo()
     assert torch.equal(HyLoRADAModel.from_pretrained(make_base(), saved)(_ids()).logits, before)
+    assert not list(saved.glob("*.tmp"))  # they would take up space on a full disk
 
 
 @pytest.mark.parametrize("renamed", [1, 2, 3])

@@ -62,6 +62,24 @@ def test_model_that_trainer_saved_at_the_end_opens(
     assert torch.equal(opened(_ids()).logits, model.eval()(_ids()).logits)
 
 
+@pytest.mark.parametrize("earlier", ["trainer", "base"])
+def test_saved_adapter_goes_before_weights_in_its_folder(
+    make_model: MakeModel, make_base: MakeBase, tmp_path: Path, earlier: str
+) -> None:
+    model = make_model(dtype=torch.float32).eval()
+    if earlier == "trainer":
+        args = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+        Trainer(model, args).save_model(str(tmp_path))
+    else:
+        model.base.save_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in model.adapter.lora.parameters():
+            parameter.mul_(1.5)
+    model.save_pretrained(tmp_path)
+    opened = HyLoRADAModel.from_pretrained(make_base(), tmp_path)
+    assert torch.equal(opened(_ids()).logits, model(_ids()).logits)
+
+
 def test_output_folder_names_its_checkpoints(
     trained: tuple[HyLoRADAModel, Path], make_base: MakeBase
 ) -> None:

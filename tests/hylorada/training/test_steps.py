@@ -1,6 +1,6 @@
 """Evaluation of adapters on blocks: independent of the batching, equal to the model's own loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hylorada import Adapter, HyLoRADAConfig, HyLoRADAModel, Pack, TrainingConfi
 from hylorada.data.batch_order import BatchOrder
 from hylorada.data.blocks import Blocks
 from hylorada.data.perplexity import Evaluation
+from hylorada.errors import DoesNotFit
 from hylorada.training.seat import Seat
 from hylorada.training.steps import evaluate, train_step
 
@@ -191,3 +192,62 @@ def test_training_equals_a_plain_loop(
     assert [train_step(pack, {0: seat}, token_blocks)[0] for _ in range(10)] == pytest.approx(
         expected, abs=1e-10
     )
+
+
+@pytest.mark.parametrize("limit", [9, 3, 2, 1])
+def test_evaluation_splits_where_memory_runs_out(
+    make_base: MakeBase,
+    make_config: MakeConfig,
+    scramble: Scramble,
+    blocks: Blocks,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+) -> None:
+    """No pass has more rows than fit: first blocks, then adapters are taken in turns."""
+    pack = Pack(make_base())
+    adapters = _adapters(pack.base, make_config, scramble)
+    expected, whole = evaluate(pack, adapters, blocks), pack.token_nll
+    sizes: list[int] = []
+
+    def limited(some: Sequence[Adapter], ids: torch.Tensor) -> torch.Tensor:
+        if ids.shape[0] * ids.shape[1] > limit:
+            raise torch.OutOfMemoryError
+        sizes.append(ids.shape[0] * ids.shape[1])
+        return whole(some, ids)
+
+    monkeypatch.setattr(pack, "token_nll", limited)
+    for evaluation, alone in zip(evaluate(pack, adapters, blocks), expected, strict=True):
+        _close(evaluation, alone, 1e-6)
+    assert sum(sizes) >= len(adapters) * blocks.num_blocks
+    limit = 0
+    with pytest.raises(DoesNotFit, match=r"does not fit into the memory of cpu$"):
+        evaluate(pack, adapters, blocks)
+
+
+def test_other_errors_of_an_evaluation_are_raised(
+    make_base: MakeBase, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("shape mismatch")
+
+    pack = Pack(make_base())
+    monkeypatch.setattr(pack, "token_nll", fail)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        evaluate(pack, [], blocks)
+
+
+def test_evaluation_runs_on_devices_of_any_type(
+    make_base: MakeBase, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = Pack(make_base())
+    (expected,) = evaluate(pack, [], blocks)
+    rows: list[int] = []
+
+    def on_mps(*arguments: Any) -> list[Evaluation]:
+        rows.append(arguments[-1])
+        return [expected]
+
+    monkeypatch.setattr("hylorada.training.steps._evaluate_together", on_mps)
+    monkeypatch.setattr(type(pack.base), "device", torch.device("mps"))
+    assert evaluate(pack, [], blocks) == [expected]
+    assert rows == [4096 // 16]

@@ -22,6 +22,7 @@ from studies.analysis.replication import (
 )
 from studies.analysis.results import Results
 from studies.files.typed_json import typed
+from studies.spec.published import CLAIMS
 from studies.spec.study import Study
 from studies.statistics.change import Change
 
@@ -231,3 +232,22 @@ def test_measured_claims_survive_the_results_file() -> None:
     assert typed(Results, stored).replication == found
     del stored["replication"]
     assert typed(Results, stored).replication == ()
+
+
+class LostSearches(Invented):
+    """Two searches, of which each faulty arm has lost the first."""
+
+    def searches(self, arms: Sequence[str]) -> tuple[int, ...]:
+        clean = set(arms) <= {arm for claim in CLAIMS for arm in claim.pair(frozenset())}
+        return (0, 1) if clean else (1,)
+
+
+def test_arms_are_paired_in_the_searches_that_both_have() -> None:
+    effects = {"fixed": -0.02}
+    whole, lost = (
+        {r.claim: r for r in replicated(cast("ConfirmLosses", kind(effects)), None)}
+        for kind in (Invented, LostSearches)
+    )
+    assert lost.keys() == whole.keys()
+    for claim, replication_ in lost.items():
+        assert replication_.clean.change == pytest.approx(whole[claim].clean.change)

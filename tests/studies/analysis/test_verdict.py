@@ -26,6 +26,7 @@ UNDECIDED = Comparison(
     scope="method",
     searches=2,
 )
+_DESIGNS = ((24, 100), (2, 6400))  # searches and blocks
 
 
 def _said(**changes: Any) -> str:
@@ -71,6 +72,31 @@ def _many(*outcomes: Any) -> str:
         for i, outcome in enumerate(outcomes)
     ]
     return verdict(STUDY, arms).replace("\N{MINUS SIGN}", "-")
+
+
+def test_subject_that_is_a_name_keeps_its_capitals() -> None:
+    dora = replace(STUDY, subject="DoRA")
+    assert verdict(dora, [UNDECIDED]).startswith("It is undecided whether DoRA helps.")
+    assert _said().startswith("It is undecided whether learning the boundaries helps.")
+
+
+def test_design_for_all_takes_the_most_of_each() -> None:
+    many, few = (Needed(0.1, r, 1, blocks, 0.1, reachable=True) for r, blocks in _DESIGNS)
+    text = verdict(STUDY, [replace(UNDECIDED, needed=many), replace(UNDECIDED, needed=few)])
+    assert "About 24 searches on 6400 test blocks would detect 0.1 % in every comparison." in text
+
+
+def test_comparison_that_lost_a_search_is_named() -> None:
+    lost = replace(UNDECIDED, reference="baseline", searches=1, seeds=3)
+    said = verdict(STUDY, [UNDECIDED, lost])
+    assert "But learnable vs baseline rests on 3 paired seeds." in said
+    assert "rests on" not in verdict(STUDY, [UNDECIDED, UNDECIDED])
+
+
+def test_study_that_compares_nothing_has_no_verdict() -> None:
+    alone = Study.from_dict({**learnable_bucketing.STUDY, "comparisons": []})
+    assert verdict(alone, []) == "No verdict: the study compares no arms."
+    assert "no pair of arms has finished" in verdict(STUDY, [])
 
 
 def test_many_comparisons_are_summed_up_by_outcome() -> None:

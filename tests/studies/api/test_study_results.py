@@ -1,6 +1,7 @@
 """Results as data frames hold what the study folder holds."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from made_studies import make
@@ -55,3 +56,13 @@ def test_results_show_table_and_verdict(results: StudyResults) -> None:
     page = results._repr_html_()
     assert "<table" in page
     assert f"{results.results.comparisons[0].change:+.3f}" in page
+
+
+def test_results_without_comparisons_have_empty_frames(results: StudyResults) -> None:
+    alone = replace(results, results=replace(results.results, comparisons=()))
+    assert alone.comparisons.empty
+    assert alone.positions.empty
+    assert list(alone.comparisons[["change", "low", "high", "outcome"]]) == list(
+        results.comparisons[["change", "low", "high", "outcome"]]
+    )
+    assert "<table" in alone._repr_html_()

@@ -9,18 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from study_runs import Command, run_cli, wait_until
 
-from hylorada import load_base
+from hylorada import InputError, load_base, load_tokenizer
 from hylorada.config import LandmarkDesign
 from studies.bench.designs import DESIGNS, LORA, trial_adapter
-from studies.bench.ladder import spread
+from studies.bench.inputs import load_blocks
+from studies.bench.ladder import Ladder, spread
 from studies.bench.loops import matmul_parameters, step_operations
+from studies.bench.measure import Memory, cpu_memory
 from studies.bench.options import BenchOptions, check
 from studies.bench.result import Bench, Row
+from studies.bench.run import _memory
 from studies.bench.table import print_bench
 from studies.cli.commands import main
 
@@ -60,7 +64,7 @@ def measured(
         *_TINY,
         "--packs=1,3",
         "--ranks=4,2",
-        "--no-processes",
+        "--rows=plain,packs,designs,memory",
         "--json",
         f"--profile={folder / 'p'}",
     )
@@ -365,6 +369,24 @@ def test_search_needs_processes(refused: Callable[..., str]) -> None:
 def test_packs_are_powers_of_two_up_to_the_largest() -> None:
     assert check(BenchOptions(max_pack=6)).packs == (1, 2, 4)
     assert check(BenchOptions(packs="8,2,2", max_pack=4)).packs == (2,)
+    with pytest.raises(InputError, match=r"^packs '16': none is at most max_pack 8$"):
+        check(BenchOptions(packs="16", max_pack=8))
+
+
+def test_chats_are_written_by_the_template_of_the_base(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chats = tmp_path / "chats.jsonl"
+    row = {"messages": [{"role": "user", "content": "Hello, how do you do? " * 4}]}
+    chats.write_text(f"{json.dumps(row)}\n" * 40)
+    with pytest.raises(InputError, match="the tokenizer of the base has no chat template"):
+        check(BenchOptions(data=str(chats)))
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    for module in ("options", "inputs"):
+        monkeypatch.setattr(f"studies.bench.{module}.load_tokenizer", lambda _: tokenizer)
+    plan = check(BenchOptions(data=str(chats), block_size=16))
+    assert load_blocks(plan.setting)["train"].num_blocks > 0
 
 
 def test_operations_count_the_tied_head_once(toy_model: str) -> None:
@@ -394,3 +416,38 @@ def test_median_of_repeats_is_what_counts() -> None:
 @pytest.mark.parametrize(("whole", "expected"), [(1, [0]), (3, [0, 1, 2]), (16, [0, 4, 8, 12])])
 def test_spread_takes_evenly(whole: int, expected: list[int]) -> None:
     assert spread(whole, 4) == expected
+
+
+def test_memory_is_measured_of_all_packs_below_the_one_that_did_not_fit(
+    toy_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A design that does not fit says nothing about packs without it."""
+    plan = check(BenchOptions(model=toy_model, block_size=16, packs="2,16", parts="packs,designs"))
+    ladder = Ladder(plan, np.zeros((4, 16), dtype=np.int32), lambda _: None)
+
+    def measured(trials: int, design: str = LORA, *_: Any) -> Memory | None:
+        return Memory(trials, trials) if trials < 16 and design == LORA else None
+
+    monkeypatch.setattr(ladder, "measure_memory", measured)
+    monkeypatch.setattr("studies.bench.ladder.time_steps", lambda *_: 0.0)
+    ladder._warm_up()
+    assert "pack of 2, DoRA: does not fit in memory" in ladder.notes
+    assert list(_memory(ladder, lambda _: None)["packs"]) == ["1", "8"]
+
+
+def test_pack_that_a_process_has_no_memory_for_has_none(
+    toy_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = check(BenchOptions(model=toy_model, block_size=16)).setting
+
+    class Full:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> "Full":
+            return self
+
+        def __exit__(self, *_: Any) -> None: ...
+        def submit(self, *_: Any) -> Any:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("studies.bench.measure.ProcessPoolExecutor", Full)
+    assert cpu_memory(setting, np.zeros((4, 16), dtype=np.int32), 1, LORA) is None

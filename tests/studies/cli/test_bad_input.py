@@ -463,7 +463,8 @@ def test_export_of_an_unfinished_study_is_refused(cli: Cli, tmp_path: Path) -> N
     answer = cli("export", "wt2", "--storage=runs", "--output=out")
     assert answer.code == 2
     assert answer.problems == [
-        "study 'wt2' has not finished; see `hylorada status wt2`, or run it to its end"
+        "study 'wt2' has not finished; see `hylorada status wt2 --storage runs`, or run it to its "
+        "end: `hylorada run wt2 --storage runs`"
     ]
 
 
@@ -562,6 +563,8 @@ def test_study_of_an_earlier_version_resumes_by_the_same_command_again_and_again
         "margin",
         "looks",
         "spread_test",
+        "gradient_checkpointing",
+        "device_map",
         "grid",
     }
     arms = {n: {**a, "space": {**rate, **a["space"]}} for n, a in STUDY["arms"].items()}

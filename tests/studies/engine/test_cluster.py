@@ -125,9 +125,7 @@ def test_node_that_lacks_the_base_is_named(
         node.kill()
     assert done.code == 2, done.err
     differs, lacks = sorted(done.err.splitlines())
-    assert (
-        "(lacks): model 'me/toy': no folder, no cached copy, no way to the hub" in lacks + differs
-    )
+    assert "(lacks): model 'me/toy': not a folder, not cached, and the hub" in lacks + differs
     version = (
         f"(differs) has another version of model 'me/toy': {'b' * 40}, this one has {'a' * 40}"
     )

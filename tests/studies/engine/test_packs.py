@@ -171,6 +171,27 @@ def test_host_that_dies_before_the_checkpoint_leaves_the_trial_at_the_report_bef
     engine.detach(found.name)
 
 
+def test_trials_report_the_same_whether_layers_are_recomputed(
+    toy_model: str, engine: Engine, tmp_path: Path
+) -> None:
+    recomputing = Engine(
+        toy_model,
+        dtype="float32",
+        device="cpu",
+        blocks=engine.blocks,
+        gradient_checkpointing=True,
+    )
+    metrics: list[Any] = []
+    for each in (engine, recomputing):
+        job = make_job(tmp_path / f"{len(metrics)}")
+        each.attach(each.build(job))
+        reports = [advance(each, job.name) for _ in range(2)]
+        each.detach(job.name)
+        assert reports[-1] is not None
+        metrics.append(reports[-1].metrics)
+    assert metrics[0] == metrics[1]
+
+
 def test_trials_of_unequal_rank_share_the_pass_of_their_lane(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,3 +247,14 @@ def test_job_with_pads_trains_and_is_evaluated_on_padded_rows(
         assert reports[-1] is not None
         metrics.append(reports[-1].metrics)
     assert metrics[0] == metrics[1]
+
+
+def test_peak_memory_is_that_of_trials_not_of_the_search_for_their_number(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(engine, "_on_gpu", True)
+    monkeypatch.setattr(engine, "_rate", lambda *_: events.append("measured"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: events.append("reset"))
+    assert engine.find_seats(batch_size=2) == 1
+    assert events == ["measured", "reset"]

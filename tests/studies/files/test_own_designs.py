@@ -136,5 +136,7 @@ def test_command_that_names_the_file_again_reads_it_again(
     file.write_text(to_yaml({"definition": "own", "name": "own", "arms": arms}))
     place = f"--storage={tmp_path / 'runs'}"
     assert checked_study(parse(["run", "own", place])).designs == begun.designs
-    again = checked_study(parse(["run", f"--config={file}", place]))
-    assert changes(begun.to_dict(), again)[0].startswith("designs.my_design.py was 'source ")
+    assignment = "--set=arms.mine.config.landmark_design=my_design.py:Gated"
+    for named in (["run", f"--config={file}", place], ["run", "own", place, assignment]):
+        again = checked_study(parse(named))
+        assert changes(begun.to_dict(), again)[0].startswith("designs.my_design.py was 'source ")

@@ -148,6 +148,8 @@ def test_path_that_no_disk_can_hold_is_refused(tmp_path: Path) -> None:
         refuse_foreign(Path("a\udc80"), "own")
     with pytest.raises(InputError, match=r"can't be written: .*leads back to itself"):
         refuse_foreign(tmp_path / "loop", "own")
+    with pytest.raises(InputError, match=r"can't be written: no file can be created in /proc"):
+        refuse_foreign(Path("/proc/paper"), "own")
 
 
 def test_death_between_two_renames_is_mended_by_the_next_call(

@@ -58,6 +58,24 @@ def test_plain_progress_is_a_line_a_minute(store: Store, clock: Clock) -> None:
     assert lines[0].endswith(f"; best PPL: fixed {fixed:.3f}, baseline {baseline:.3f}")
 
 
+def test_time_left_follows_the_pace_of_the_steps(tmp_path: Path, clock: Clock) -> None:
+    store = Store(tmp_path, Study.from_dict({**VALUES, "pruner": "none"}))
+    first, second = store.propose("fixed"), store.propose("baseline")
+    store.report(first.name, report(first, 2))
+    console = Console(file=io.StringIO(), width=200)
+    with Panel(store, console) as panel:
+        panel.begin("search", 12)
+        store.report(first.name, report(first, 8))
+        store.finish(first.name, "complete")
+        store.report(second.name, report(second, 4))
+        clock.now += 60
+        panel.update()
+    store.close()
+    assert isinstance(console.file, io.StringIO)
+    # 6 and 4 steps in a minute; 4 of the running trial and 8 of each of ten others are left
+    assert "1 of 12 trials, 60 s, about 8 min left" in console.file.getvalue()
+
+
 def test_no_progress_shows_only_what_is_said(store: Store, clock: Clock) -> None:
     console = Console(file=io.StringIO())
     with Panel(store, console, "none") as panel:

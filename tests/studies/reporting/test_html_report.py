@@ -14,7 +14,8 @@ from rich.console import Console
 
 from studies.analysis.comparisons import Comparison
 from studies.analysis.results import ArmResult, Results
-from studies.reporting.html_report import table, trial_table, write_html
+from studies.reporting.html_report import table, write_html
+from studies.reporting.tables import searched_sheet
 from studies.reporting.terminal import Drawing
 from studies.spec.study import Study
 from studies.trials.messages import Report
@@ -145,7 +146,9 @@ def test_trial_table_lists_state_reason_and_searched_values() -> None:
     lost = record(
         "fixed", 1, [15.0], state="diverged", reason="non-finite training loss at step 22"
     )
-    text = printed(trial_table(named(record("fixed", 0, [16, 15, 14.5]), lost), study()))
+    text = printed(
+        Drawing(searched_sheet(named(record("fixed", 0, [16, 15, 14.5]), lost), study()))
+    )
     first, second = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[1:])
     assert first == [
         "fixed-0000",
@@ -164,7 +167,7 @@ def test_trial_table_lists_state_reason_and_searched_values() -> None:
 
 
 def test_trial_table_leaves_confirm_runs_out() -> None:
-    assert trial_table(named(record("fixed", 0, [15.0], stage="confirm")), study()).sheet.rows == ()
+    assert searched_sheet(named(record("fixed", 0, [15.0], stage="confirm")), study()).rows == ()
 
 
 def test_html_shows_the_numbers_it_is_given(tmp_path: Path) -> None:

@@ -206,12 +206,16 @@ def test_commands_know_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_unfinished_cell_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "studies" / "wide.64" / "results.json").unlink()
     where = f"--storage={tmp_path}"
-    assert main(["report", "wide", where]) == 2
-    assert "study 'wide.64' has not finished" in capsys.readouterr().err
-    assert main(["status", "wide", where]) == 0
-    said = capsys.readouterr().out
-    assert "wide.64 (block_size 64): unfinished" in said
-    assert f"Not running. Resume with: hylorada run wide --storage {tmp_path}" in said
+    for command in ("report", "status"):
+        assert main([command, "wide", where]) == 0
+        said = capsys.readouterr().out
+        assert ("PARTIAL: grid 'wide' has finished 1 of 2 cells." in said) == (command == "report")
+        assert "wide.64 (block_size 64): unfinished" in said
+        assert f"Not running. Resume with: hylorada run wide --storage {tmp_path}" in said
+    assert main(["report", "wide", "--json", where]) == 0
+    partial = json.loads(capsys.readouterr().out)
+    assert (partial["partial"], partial["running"]) == (True, False)
+    assert [cell["state"] for cell in partial["cells"]] == ["finished", "unfinished"]
 
 
 @pytest.mark.usefixtures("run")

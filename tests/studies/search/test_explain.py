@@ -363,7 +363,8 @@ def test_explanations_survive_being_stored_and_damage_is_found(folder: Folder) -
     path = place / EXPLAIN_FILE
     path.write_text(path.read_text().replace('"seeds": 3', '"seeds": 4'))
     with pytest.raises(
-        InputError, match=r"explain\.json is damaged .*; delete it: `hylorada explain try`"
+        InputError,
+        match=r"explain\.json is damaged .*; delete it: `hylorada explain try --storage ",
     ):
         folder.open(**SETTINGS)
 

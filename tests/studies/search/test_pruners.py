@@ -11,7 +11,7 @@ from studies.search.campaign import Search
 from studies.search.pruners import PRUNERS, make_pruner
 from studies.spec import study as declared
 from studies.spec.study import Study
-from studies.trials.sampler import SAMPLERS, SampledArm, make_sampler
+from studies.trials.sampling.sampler import SAMPLERS, SampledArm, make_sampler
 
 
 def _study(**changes: Any) -> Study:

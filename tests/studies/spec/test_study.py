@@ -412,6 +412,8 @@ _CHANGES: dict[str, Any] = {
     "document_separator": "newline",
     "block_size": 256,
     "dtype": "bfloat16",
+    "gradient_checkpointing": True,
+    "device_map": "auto",
     "train_blocks": 99,
     "epochs": 1,
     "eval_every": 4,

@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from studies.statistics.comparison import compare
+from studies.statistics.comparison import compare, percent
 from studies.statistics.decision import holm
 from studies.statistics.differences import Differences
 
@@ -86,3 +88,9 @@ def test_identical_arms_are_equivalent() -> None:
 def test_level_must_be_a_probability() -> None:
     with pytest.raises(ValueError, match="`level` must lie between 0 and 1, got 95"):
         compare([noisy(0)], level=95)
+
+
+def test_change_of_a_run_that_blew_up_is_infinite() -> None:
+    assert percent(800.0) == math.inf
+    assert percent(-800.0) == -100.0
+    assert percent(math.log(1.5)) == pytest.approx(50.0)

@@ -69,3 +69,11 @@ def test_early_stopping_is_not_taken_for_a_flat_curve() -> None:
     curve = tuning_curve([([5.0], 4), ([5.3, 5.2, 5.1, 5.0], 4)])
     assert curve is not None
     assert (curve.finished, curve.last_gain) == (1, None)
+
+
+def test_thousands_of_trials_have_the_closed_form_of_equal_steps() -> None:
+    """The lowest of n among the losses 0 to N - 1 is (N + 1) / (n + 1) - 1 on average."""
+    trials = 2500
+    numbers = np.arange(1, trials + 1)
+    means = expected_best(np.arange(trials).tolist(), trials)
+    assert means == pytest.approx((trials + 1) / (numbers + 1) - 1, rel=1e-9, abs=1e-6)

@@ -14,9 +14,10 @@ import pytest
 from gateway import Gateway, basic, write_certificate
 from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
+from studies.files.paths import unwritable
 from studies.process.mlflow_address import heed_environment, redact, shown
 from studies.process.provenance import command_line
-from studies.tracking.checks import check_server, check_tracking, unwritable
+from studies.tracking.checks import check_server, check_tracking
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 

@@ -1,13 +1,22 @@
 """The check that MLflow's database holds a finished study, against databases that MLflow wrote."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.entities import ViewType
 from mlflow_records import EXPERIMENT, Mlflow, make_record, make_report, parent_of
 
 from studies.tracking.background_tracker import BackgroundTracker
-from studies.tracking.stored_runs import holds_finished
+from studies.tracking.stored_runs import (
+    STATE,
+    TRIAL,
+    children_of,
+    holds_finished,
+    may_have_running,
+    of_client,
+)
 from studies.trials.records import Record, State
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -107,3 +116,42 @@ def test_database_that_is_lost_or_damaged_holds_nothing(
         (tmp_path / "mlflow.db").write_bytes(content)
     assert not holds_finished(tmp_path, EXPERIMENT, "none", {}, [])
     assert (tmp_path / "mlflow.db").exists() == (content is not None)
+
+
+def test_runs_below_a_parent_are_those_that_the_client_finds(store: Mlflow, tmp_path: Path) -> None:
+    tracker, _ = _finish(store, "read directly", tmp_path)
+    store.client.delete_run(store.children(tracker)["fixed-0001"].info.run_id)
+    experiment = store.client.get_experiment_by_name(EXPERIMENT)
+    assert experiment is not None
+    below = f"tags.`mlflow.parentRunId` = '{parent_of(tracker)}'"
+    by_client = store.client.search_runs([experiment.experiment_id], below, ViewType.ALL)
+    read = children_of(
+        store.storage / "mlflow.db", experiment.experiment_id, parent_of(tracker), [TRIAL, STATE]
+    )
+    assert read is not None
+    kept = [replace(of_client(run), tags={}) for run in by_client]
+    assert [replace(run, tags={}) for run in read] == kept
+    assert [run.deleted for run in read].count(True) == 1
+    tags = [{k: run.data.tags[k] for k in (TRIAL, STATE)} for run in by_client]
+    assert [run.tags for run in read] == tags
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage"])
+def test_runs_of_a_lost_database_are_left_to_the_client(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "mlflow.db").write_bytes(content)
+    assert children_of(tmp_path / "mlflow.db", "1", "parent", [TRIAL]) is None
+    assert may_have_running(tmp_path, "study") == (content is not None)
+
+
+def test_only_a_study_with_running_runs_may_have_some(store: Mlflow, tmp_path: Path) -> None:
+    tracker = store.tracker("begun", [])
+    assert may_have_running(store.storage, "begun")  # the parent
+    _finish(store, "ended", tmp_path)
+    assert not may_have_running(store.storage, "ended")
+    tracker.abort([make_record()], "KILLED")
+    assert not may_have_running(store.storage, "begun")
+    store.client.update_run(store.children(tracker)["learnable-0000"].info.run_id, "RUNNING")
+    assert may_have_running(store.storage, "begun")

@@ -344,9 +344,9 @@ def test_run_under_way_that_lost_a_file_is_told_and_trained_again(
     damage(run / file)
     assert main(["status", "made", "--json", f"--storage={half.parents[1]}"]) == 0
     note = f"{run / file} {problem}"
+    command = f"hylorada run made --storage {half.parents[1]}"
     assert (
-        capsys.readouterr().err
-        == f"hylorada: note: {note}; `hylorada run made` trains {run.name} again\n"
+        capsys.readouterr().err == f"hylorada: note: {note}; `{command}` trains {run.name} again\n"
     )
     assert reopen(half) == [f"{note}; {run.name} is trained again"]
     assert not (run / CHECKPOINT).exists()
@@ -377,7 +377,8 @@ def test_lost_run_of_a_finished_study_is_told(
     path = winner_run(folder) / "trial.json"
     path.unlink()
     assert main(["status", "made", f"--storage={folder.parents[1]}"]) == 0
-    note = f"{path} is missing; `hylorada run made` trains {path.parent.name} again"
+    command = f"hylorada run made --storage {folder.parents[1]}"
+    note = f"{path} is missing; `{command}` trains {path.parent.name} again"
     assert capsys.readouterr().err == f"hylorada: note: {note}\n"
 
 

@@ -216,7 +216,7 @@ def test_status_needs_no_database(folder: Path, capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert out == whole
     assert err == (
-        f"hylorada: note: {folder / 'optuna.db'} is missing or damaged; `hylorada run made` "
-        "rebuilds it from the trial files\n"
+        f"hylorada: note: {folder / 'optuna.db'} is missing or damaged; `hylorada run made "
+        f"--storage {folder.parents[1]}` rebuilds it from the trial files\n"
     )
     assert not (folder / "optuna.db.damaged").exists()

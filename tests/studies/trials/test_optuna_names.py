@@ -10,8 +10,9 @@ import optuna
 import pytest
 from store_trials import ARM, Open, loss_of, make_report, run_trial
 
+from studies.trials.loading import ended_trials
 from studies.trials.optuna_database import address
-from studies.trials.records import ended_trials, place_name, place_of, study_title
+from studies.trials.records import place_name, place_of, study_title
 from studies.trials.store import Store
 
 

@@ -1,7 +1,11 @@
 """A search's proposals and Optuna's database: a crash loses and repeats nothing."""
 
+import math
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -13,10 +17,15 @@ from store_trials import (
     check_agreement,
     loss_of,
     make_report,
+    opened_study,
     optuna_trial,
+    optuna_trials,
     run_trial,
+    sampler_of,
+    statements,
 )
 
+from studies.spec.common_values import given_values
 from studies.spec.study import Study
 from studies.trials.optuna_studies import OptunaStudies
 from studies.trials.records import Record, State
@@ -74,16 +83,8 @@ def _search(
         if crash and len(store.of("search", ARM)) == at:
             store, crash = crash(store), None
             continue
-        record = store.propose(ARM)
-        for r in store.of("search", ARM)[:-1]:
-            if r.state == "running":
-                run_trial(
-                    store,
-                    r,
-                    "pruned" if r.number % 3 == 1 else "complete",
-                    4 if r.number % 3 == 1 else 8,
-                )
-        store.report(record.name, make_report(2, loss_of(record.number)))
+        store.propose(ARM)
+        _end_the_others(store)
     check_agreement(store)
     return [r.params for r in store.of("search", ARM)]
 
@@ -103,44 +104,97 @@ def test_reopened_search_proposes_what_an_unbroken_one_does(
     assert _search(open_store(), 10, lambda _: open_store()) == unbroken
 
 
-@pytest.mark.parametrize(("at", "suggested"), [(0, 1), (2, 1), (7, 0), (7, 1)])
-def test_crash_before_a_proposal_is_written_down(
-    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch, at: int, suggested: int
+def _end_the_others(store: Store) -> None:
+    """Do what `_search` does after a proposal."""
+    *others, last = store.of("search", ARM)
+    for r in others:
+        if r.state == "running":
+            pruned = r.number % 3 == 1
+            run_trial(store, r, "pruned" if pruned else "complete", 4 if pruned else 8)
+    store.report(last.name, make_report(2, loss_of(last.number)))
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [0, 2, 7])
+def test_crash_before_a_proposal_has_its_file(
+    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     def crash(store: Store) -> Store:
-        calls = iter(range(suggested))
-        original = optuna.Trial._suggest
-
-        def suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
-            if next(calls, None) is None:
-                raise Killed
-            return original(trial, name, distribution)
-
         with monkeypatch.context() as patch:
-            patch.setattr(optuna.Trial, "_suggest", suggest)
-            with pytest.raises(Killed, match=r"^$"):
+            patch.setattr(Store, "add", Mock(side_effect=_Killed))
+            with pytest.raises(_Killed, match=r"^$"):
                 store.propose(ARM)
+        drawn = optuna_trial(store, at).params
         store = open_store()
+        assert store.of("search", ARM)[at].params == drawn
         check_agreement(store)
-        # as `_search` does after a proposal
-        for r in store.of("search", ARM)[:-1]:
-            if r.state == "running":
-                run_trial(
-                    store,
-                    r,
-                    "pruned" if r.number % 3 == 1 else "complete",
-                    4 if r.number % 3 == 1 else 8,
-                )
-        store.report(store.of("search", ARM)[-1].name, make_report(2, loss_of(at)))
+        _end_the_others(store)
         return store
 
     assert _search(open_store(), 10, crash, at) == unbroken
 
 
-def test_crash_between_queueing_and_asking(
+@pytest.mark.parametrize(("at", "suggested"), [(0, 1), (2, 1), (7, 0), (7, 1)])
+def test_crash_while_a_proposal_is_drawn_leaves_nothing(
+    open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch, at: int, suggested: int
+) -> None:
+    def crash(store: Store) -> Store:
+        _draw_partly(monkeypatch, suggested, lambda: store.propose(ARM))
+        assert len(optuna_trials(store)) == at
+        return open_store()
+
+    assert _search(open_store(), 10, crash, at) == unbroken
+
+
+def _draw_partly(
+    monkeypatch: pytest.MonkeyPatch, suggested: int, draw: Callable[[], object]
+) -> None:
+    """Draw a proposal, and die after some of its parameters."""
+    calls, original = iter(range(suggested)), optuna.Trial._suggest
+
+    def suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
+        if next(calls, None) is None:
+            raise _Killed
+        return original(trial, name, distribution)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Trial, "_suggest", suggest)
+        with pytest.raises(_Killed, match=r"^$"):
+            draw()
+
+
+@pytest.mark.parametrize(("at", "suggested"), [(0, None), (0, 1), (2, 1), (7, 0), (7, 1)])
+def test_earlier_version_died_while_it_proposed(
+    open_store: Open,
+    unbroken: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    suggested: int | None,
+) -> None:
+    """It queued, asked for and drew a trial in the database, in a transaction each."""
+
+    def crash(store: Store) -> Store:
+        with opened_study(store) as kept:
+            if given := given_values(store.study, ARM, 0, at):
+                kept.enqueue_trial(given)
+            if suggested is not None:
+                kept.sampler = sampler_of(store.study, at)
+                _draw_partly(
+                    monkeypatch, suggested, lambda: store.study.space(ARM).sample(kept.ask())
+                )
+        store = open_store()
+        assert store.notes == []
+        check_agreement(store)
+        _end_the_others(store)
+        return store
+
+    assert _search(open_store(), 10, crash, at) == unbroken
+
+
+def test_crash_before_asking(
     open_store: Open, unbroken: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
@@ -162,6 +216,52 @@ def test_a_report_reads_no_other_trial(open_store: Open, monkeypatch: pytest.Mon
             store.report(name, make_report(2, 3.5))
     assert [optuna_trial(store, n).intermediate_values for n in (0, 1)] == [{2: 3.5}] * 2
     check_agreement(store)
+
+
+def test_a_report_is_one_statement_after_any_number_of_others(open_store: Open) -> None:
+    store = open_store(eval_every=1, grace_steps=0, defaults={"max_steps": 400})
+    names = [store.propose(ARM).name for _ in range(2)]
+    counts = []
+    for step in range(1, 301):
+        with statements() as executed:
+            for name in names:
+                store.report(name, make_report(step, 3 + 1 / step))
+        counts.append(len(executed))
+    assert counts == [len(names)] * 300
+    check_agreement(store)
+
+
+def test_a_proposal_and_an_end_cost_the_same_after_any_number_of_trials(open_store: Open) -> None:
+    store = open_store(trials=40)
+    proposals, ends = [], []
+    for _ in range(40):
+        with statements("commit") as commits, statements() as executed:
+            record = store.propose("fixed")
+        proposals.append((len(commits), len(executed)))
+        for step in (2, 4, 6, 8):
+            store.report(record.name, make_report(step, loss_of(record.number)))
+        with statements() as executed:
+            store.finish(record.name, "complete")
+        ends.append(len(executed))
+    # The first one reads the database; TPE, which begins after ten, has an attribute to store.
+    assert proposals[1:10] == [(1, proposals[1][1])] * 9
+    assert proposals[10:] == [(1, proposals[1][1] + 1)] * 30
+    assert len(set(ends)) == 1
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 2.5])
+def test_any_loss_is_stored_as_optuna_stores_it(open_store: Open, loss: float) -> None:
+    store = open_store()
+    names = [store.propose(ARM).name for _ in range(2)]
+    store.report(names[0], make_report(2, loss))
+    with opened_study(store) as kept:
+        optuna.Trial(kept, kept.get_trials(deepcopy=False)[1]._trial_id).report(loss, 2)
+    with closing(sqlite3.connect(store.folder / "optuna.db")) as database:
+        ours, theirs = database.execute(
+            "SELECT step, intermediate_value, intermediate_value_type "
+            "FROM trial_intermediate_values ORDER BY trial_id"
+        )
+    assert ours == theirs
 
 
 def test_report_after_the_end_stays_out_of_optuna(open_store: Open) -> None:

@@ -157,6 +157,14 @@ def test_study_without_winners_is_refused(storage: Path, name: str, message: str
 
 
 @pytest.mark.usefixtures("earlier")
+@pytest.mark.usefixtures("earlier")
+def test_two_studies_of_one_name_are_refused(storage: Path, tmp_path: Path) -> None:
+    make(tmp_path / "studies" / "earlier", "end", name="earlier").close()
+    study = _new({"from": "earlier"}, {"from": f"{tmp_path}/studies/earlier"})
+    with pytest.raises(InputError, match="start: two studies are named 'earlier'"):
+        with_winners(study, storage)
+
+
 def test_study_that_shares_no_value_is_refused(storage: Path) -> None:
     other = {"other": {"space": {"r": {"choice": [4, 8]}}}}
     with pytest.raises(

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from studies.cli.command import Command
 from studies.cli.options import add_storage, add_study_name
-from studies.cli.stored_studies import run_command
-from studies.trials.study_folders import find_study, is_running_again
+from studies.cli.stored_studies import resume_line, run_command
+from studies.spec.grid import cells
+from studies.trials.study_folders import find_study, is_running_again, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,13 +54,13 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
 
     if args.trial is not None:
         return _stop_trial(args)
-    command = run_command(args)
     if stop_study(args.study, storage=args.storage, wait=args.wait):
         folder = find_study(args.storage, args.study)
-        if (folder / "results.json").exists() and not is_running_again(folder):
-            print(f"study {args.study!r} has finished before it read the request")
+        if _has_finished(folder):
+            print(f"study {args.study!r} finished before it read the request")
         else:
-            print(f"study {args.study!r} has stopped; its state is saved. Resume with: {command}")
+            resume = _resume_line(args, folder)
+            print(f"study {args.study!r} has stopped; its state is saved. Resume with: {resume}")
         return 0
     print(
         f"hylorada: study {args.study!r} is still running after {args.wait:g} s; it ends as soon "
@@ -66,6 +68,19 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         file=sys.stderr,
     )
     return 3
+
+
+def _has_finished(folder: Path) -> bool:
+    """Return whether a study, or each cell of a grid, has its final results."""
+    grid = stored_grid(folder)
+    parts = [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
+    return all((p / "results.json").exists() and not is_running_again(p) for p in parts)
+
+
+def _resume_line(args: argparse.Namespace, folder: Path) -> str:
+    from studies.trials.loading import load_records
+
+    return run_command(args) if stored_grid(folder) else resume_line(args, load_records(folder))
 
 
 def _stop_trial(args: argparse.Namespace) -> int:

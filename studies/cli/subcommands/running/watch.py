@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from studies.cli.command import Command
 from studies.cli.grids import print_grid_status
 from studies.cli.options import add_storage, add_study_name
-from studies.cli.stored_studies import open_study, place_words, run_command
+from studies.cli.stored_studies import open_study, place_words, resume_line, run_command
 from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.study_folders import is_running, is_running_again, stored_grid
@@ -60,7 +60,7 @@ def _watch_grid(args: argparse.Namespace, grid: Study, folder: Path) -> int:
 
 
 def _watch(args: argparse.Namespace, folder: Path) -> int:
-    from studies.analysis.progress import resume_command, stage_lines
+    from studies.analysis.progress import stage_lines
     from studies.progress.watch import watch_study
     from studies.reporting.terminal import Terminal
     from studies.trials.by_hand.requests import waiting_lines
@@ -71,13 +71,11 @@ def _watch(args: argparse.Namespace, folder: Path) -> int:
     for line in (*stage_lines(view.study, view.records), *waiting_lines(folder)):
         print(line)
     finished = (folder / "results.json").exists() and not is_running_again(folder)
-    where = place_words(args)
-    resume = shlex.join([*resume_command(args.study, view.records), *where])
-    results = shlex.join(["hylorada", "report", args.study, *where])
+    results = shlex.join(["hylorada", "report", args.study, *place_words(args)])
     print(
         f"Finished. See the results with: {results}"
         if finished
-        else f"Not running. Resume with: {resume}"
+        else f"Not running. Resume with: {resume_line(args, view.records)}"
     )
     return 0
 

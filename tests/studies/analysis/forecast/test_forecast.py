@@ -5,7 +5,7 @@ import pytest
 from studies.analysis.forecast.forecast import OVERHEAD, Place, disk_bytes, duration, forecast
 from studies.analysis.forecast.work import Pace, Work
 
-WORK = (Work("search", 60, 1200, 2400, 4000), Work("confirm", 45, 1440, 2880, 6480))
+WORK = (Work("search", 60, 1200, 2400, 4000, 150), Work("confirm", 45, 1440, 2880, 6480, 180))
 
 
 @pytest.mark.parametrize(

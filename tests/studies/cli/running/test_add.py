@@ -47,6 +47,10 @@ def test_add_refuses_all_that_does_not_fit_and_writes_nothing(
         (["--arm=fixed"], "set at least one field"),
         (["--set=r=4"], "name either the arm of the new trial (--arm) or a trial"),
         (["--clone=fixed-00", "--set=r=4"], "study 'made' has no search trial 'fixed-00'; did"),
+        (
+            ["--arm=fixed", "--set=target_modules=[k_prj]"],
+            "set.target_modules: target 'k_prj' matches 0 modules; closest: k_proj",
+        ),
     ):
         assert main([*command, *options]) == 2
         assert capsys.readouterr().err.startswith(f"hylorada: {problem}")

@@ -65,14 +65,24 @@ def test_stop_asks_and_waits_for_the_end(
     assert not stop_requested(folder)
 
 
+@pytest.mark.parametrize("wait", ["0", "0.1"])
 def test_stop_that_is_not_heeded_in_time_says_so(
-    running: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], wait: str
 ) -> None:
-    assert main(["stop", "made", f"--storage={tmp_path}", "--wait=0.1"]) == 3
-    assert "study 'made' is still running after 0.1 s" in capsys.readouterr().err
+    assert main(["stop", "made", f"--storage={tmp_path}", f"--wait={wait}"]) == 3
+    assert f"study 'made' is still running after {wait} s" in capsys.readouterr().err
     assert stop_requested(running.folder)
     running.close()
     assert not stop_requested(running.folder)  # it ended: the next run must not stop at once
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan"])
+def test_wait_that_is_no_time_is_refused(
+    running: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], wait: str
+) -> None:
+    assert main(["stop", "made", f"--storage={tmp_path}", f"--wait={wait}"]) == 2
+    assert f"wait must be at least 0 seconds, got {wait}" in capsys.readouterr().err
+    assert not stop_requested(running.folder)
 
 
 def test_stop_of_a_study_that_is_not_running_is_refused(

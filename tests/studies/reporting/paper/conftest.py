@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from made_studies import VALUES, make
 
-from studies.analysis.results import Results, load_records, read_results
+from studies.analysis.results import Results, read_results
 from studies.spec.study import Study
+from studies.trials.loading import load_records
 from studies.trials.records import Record
 
 ODD = "a_b 1.5"

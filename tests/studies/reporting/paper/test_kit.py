@@ -195,7 +195,10 @@ def test_command_prints_what_it_wrote(
     [
         ([], "name a folder with --output (the adapter) or --figures"),
         (["--figures=x", "--arm=fixed", "--seed=1"], "--arm chooses an adapter; it needs --output"),
-        (["--figures=x", "--output=./x"], "--output and --figures must name different folders"),
+        (
+            ["--figures=x", "--output=./x"],
+            "--output and --figures must name different folders, neither inside the other",
+        ),
         (["--figures=full"], "'full' is not empty and holds no figures of study 'made'"),
     ],
 )

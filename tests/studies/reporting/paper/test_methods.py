@@ -197,6 +197,8 @@ _STUDY_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {
     "document_separator": ("none", {}),
     "block_size": (64, {}),
     "dtype": ("bfloat16", {}),
+    "gradient_checkpointing": (True, {}),
+    "device_map": ("auto", {}),
     "trials": (3, {}),
     "train_blocks": (500, {}),
     "epochs": (3, {}),
