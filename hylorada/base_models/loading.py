@@ -221,7 +221,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _count_and_check(model: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
-    """Return the number of a base's parameters and embeddings, after checking its weights."""
+    """Check a base's weights, and return its numbers of parameters and of embeddings."""
     empty = _without_weights(config)
     embedding: Any = empty.get_input_embeddings()
     _check_weights(model, source)
@@ -229,7 +229,7 @@ def _count_and_check(model: str, source: BaseLocation, config: PreTrainedConfig)
 
 
 def _count_builtin(_: str, source: BaseLocation, config: PreTrainedConfig) -> tuple[int, int]:
-    """Return the same for the built-in base, whose weights tests check: it saves seconds."""
+    """Return these numbers for the built-in base from its file, whose weights the tests check."""
     with safe_open(source.weights[0], framework="np") as weights:
         shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     return sum(map(math.prod, shapes)), int(config.vocab_size)

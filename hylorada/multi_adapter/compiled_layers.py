@@ -12,7 +12,7 @@ _VARIANTS = 64
 
 
 class Part(Protocol):
-    """What a pass adds to one module."""
+    """The low-rank update and other additions that a pass makes to one module."""
 
     def dynamic(self) -> list[tuple[Tensor, int]]:
         """Return each tensor with the dimensions that vary between packs."""

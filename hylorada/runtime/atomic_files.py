@@ -24,7 +24,7 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
         contents: content of each file.
 
     Raises:
-        OSError: a content can't be written; the old files stay, and temporary ones are removed.
+        OSError: a file can't be written; the old files stay, and the temporary ones are removed.
     """
     temporary = {path: path.with_name(path.name + ".tmp") for path in contents}
     try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from studies.trials.store import Store  # imports Optuna
 
 Runs = Mapping[str, Sequence[Record]]
+_FULL_LEVEL = 0.05  # of a verdict without declared looks
 # By chance alone, 1 comparison in 100 with five runs at each rate has so large a ratio of spreads.
 _MUCH_STEADIER = 4
 
@@ -63,7 +64,8 @@ def _lost_runs(store: "Store") -> list[str]:
         if lost:
             count = f"{len(lost)} of {study.seeds * study.searches}"
             notes.append(
-                f"arm {arm!r}: {count} confirm runs did not finish, so it looks better than it is"
+                f"arm {arm!r}: {count} confirm runs did not finish, so its result is biased in "
+                "its favour"
             )
     return notes
 
@@ -190,13 +192,13 @@ def empty_buckets(runs: Runs, block_size: int) -> list[str]:
 
 
 def _containing(short: Sequence[tuple[int, int]]) -> str:
-    """Say how many buckets still contain a position, given (used, all) buckets of each run."""
+    """Say how many buckets contain a position, given (used, all) buckets of each run."""
     if len({count for _, count in short}) == 1:
         used = [u for u, _ in short]
         span = " to ".join(map(str, sorted({min(used), max(used)})))
-        return f"{span} of {short[0][1]} buckets still contain a position"
+        return f"{span} of {short[0][1]} buckets contain a position"
     shares = ", ".join(f"{u} of {count}" for u, count in short)
-    return f"some buckets still contain a position ({shares})"
+    return f"some buckets contain a position ({shares})"
 
 
 def _used_buckets(edges: Sequence[float], block_size: int) -> int:
@@ -255,12 +257,17 @@ def sees_future(record: Record) -> bool:
     return bool(record.adapter.get("replication_noncausal_pooling"))
 
 
-def repeated_look(earlier: Sequence[str], study: Study) -> list[str]:
+def repeated_look(
+    earlier: Sequence[str], study: Study, first_level: float | None = None
+) -> list[str]:
     """Say how often the test split gave a verdict before, if it did, and what the first one was."""
     if not earlier:
         return []
     times = f"{len(earlier)} verdict{'s' * (len(earlier) > 1)}"
     declared = "the level of this look allows for that"
-    undeclared = "no looks were declared in advance, so the first verdict used the full 5 % level"
-    allowed = declared if study.looks else undeclared
+    undeclared = (
+        "no further looks were declared in advance, so the first verdict used the full 5 % level"
+    )
+    spent = first_level is not None and first_level >= _FULL_LEVEL
+    allowed = declared if study.looks and not spent else undeclared
     return [f"the test split gave {times} before this one; {allowed}. First verdict: {earlier[0]}"]

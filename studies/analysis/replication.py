@@ -248,7 +248,11 @@ def _sentence(single: Sequence[tuple[str, Change]], figure: float) -> str:
             f"Enough alone to turn no difference into {figure:+.2f} %: {_named(reaching)}."
         )
     else:
-        parts.append(f"No fault alone is seen to turn no difference into {figure:+.2f} %.")
+        seen = "is shown to be" if possible else "is"
+        parts.append(
+            f"No single fault {seen} large enough to produce {figure:+.2f} % where there is no "
+            "difference."
+        )
     if possible:
         parts.append(f"Their intervals do not exclude it: {_named(possible)}.")
     elif not reaching:

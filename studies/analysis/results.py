@@ -84,6 +84,8 @@ class Results:
         replication: The published claims, measured; only for the study ``replication``.
         next_step: What the published plan does next; None where it has nothing to say, and in
             results of earlier versions.
+        first_level: Level of the first of the earlier verdicts; None without one, and where an
+            earlier version wrote it.
     """
 
     study: str
@@ -100,6 +102,7 @@ class Results:
     recommendations: tuple[str, ...] = ()
     replication: tuple[Replicated, ...] = ()
     next_step: NextStep | None = None
+    first_level: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,6 +141,7 @@ def gather(
         components_of(study, store.records, comparisons, parameters) if study.criteria else ()
     )
     earlier = _earlier(before, comparisons)
+    first = _first_level(before, earlier)
     base_ppl = None if base is None else float(base["ppl"])
     return Results(
         study=study.name,
@@ -146,7 +150,7 @@ def gather(
         arms=arms,
         comparisons=comparisons,
         verdict=verdict(study, comparisons),
-        notes=(*notes, *result_notes(store, losses, kept), *repeated_look(earlier, study)),
+        notes=(*notes, *result_notes(store, losses, kept), *repeated_look(earlier, study, first)),
         provenance=provenance,
         earlier=earlier,
         looks=looks,
@@ -154,6 +158,7 @@ def gather(
         recommendations=recommendations(components, {a.arm: a.ppl for a in arms}),
         replication=replicated(losses, base_ppl) if study.definition == REPLICATION else (),
         next_step=next_step(study, comparisons),
+        first_level=first,
     )
 
 
@@ -198,7 +203,7 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
     """Return the verdicts before this one.
 
     A study that is run again without new trials or seeds has the same change in every seed; then it
-    has not looked again.
+    has not looked again, unless it is judged at another level: that is another verdict.
     """
     if before is None:
         return ()
@@ -206,11 +211,25 @@ def _earlier(before: Results | None, comparisons: tuple[Comparison, ...]) -> tup
         {(c.arm, c.reference): c.by_seed for c in compared}
         for compared in (before.comparisons, comparisons)
     )
-    same = then.keys() == now.keys() and all(
-        len(then[k]) == len(now[k]) and np.allclose(then[k], now[k], rtol=0, atol=1e-9)
-        for k in then
+    levels = [{c.level for c in compared} for compared in (before.comparisons, comparisons)]
+    same = (
+        levels[0] == levels[1]
+        and then.keys() == now.keys()
+        and all(
+            len(then[k]) == len(now[k]) and np.allclose(then[k], now[k], rtol=0, atol=1e-9)
+            for k in then
+        )
     )
     return before.earlier if not then or same else (*before.earlier, before.verdict)
+
+
+def _first_level(before: Results | None, earlier: tuple[str, ...]) -> float | None:
+    """Return the level of the first of the earlier verdicts; None where it is not known."""
+    if before is None or not earlier:
+        return None
+    if before.earlier:
+        return before.first_level
+    return before.comparisons[0].level
 
 
 def _arm_result(store: "Store", losses: ConfirmLosses, arm: str, runs: list[Record]) -> ArmResult:

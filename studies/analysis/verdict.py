@@ -142,7 +142,7 @@ def replicates(searches: int, seeds: int) -> str:
 
 
 def _exceptions(comparisons: Sequence[Comparison]) -> str:
-    """Name the comparisons that rest on other searches and seeds than the first."""
+    """Name the comparisons whose numbers of searches or seeds differ from the first one's."""
     first = comparisons[0]
     usual = (first.searches, first.seeds)
     rest = [

@@ -1,4 +1,4 @@
-"""A running study in the user's hands: stop it or one of its trials, and add trials of one's own.
+"""Stop a running study or one of its trials, or add trials to it.
 
 All of this goes through files in the study's folder, so it works from another terminal or notebook
 that sees this folder. No server is needed, also for a study on a cluster.
@@ -22,8 +22,8 @@ from studies.spec.grid import cells
 from studies.spec.study import Study
 from studies.trials.study_folders import (
     find_study,
+    has_finished,
     is_running,
-    is_running_again,
     require_no_grid,
     stored_grid,
 )
@@ -51,7 +51,7 @@ def stop_study(name: str, *, storage: str | Path = "mlruns", wait: float = 60.0)
         raise InputError(f"wait must be at least 0 seconds, got {wait:g}")
     folder = find_study(Path(storage).expanduser().absolute(), name)
     if not is_running(folder):
-        if (folder / "results.json").exists() and not is_running_again(folder):
+        if has_finished(folder):
             raise InputError(f"study {name!r} is not running: it has finished")
         raise InputError(f"study {name!r} is not running")
     grid = stored_grid(folder)

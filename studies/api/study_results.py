@@ -1,5 +1,6 @@
 """A finished study in Python: its verdict, and its trials and comparisons as data frames."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -12,7 +13,12 @@ from studies.spec.study import Study
 from studies.statistics.change import Change
 from studies.trials.loading import load_records
 from studies.trials.records import Record
-from studies.trials.study_folders import find_study, require_no_grid, require_results
+from studies.trials.study_folders import (
+    find_study,
+    is_running_again,
+    require_no_grid,
+    require_results,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,6 +207,9 @@ class StudyResults:
 def load_results(name: str, storage: str | Path = "mlruns") -> StudyResults:
     """Return the results of a study that has finished.
 
+    A study that is running again, or was interrupted since, has records newer than these results;
+    then a ``UserWarning`` says so.
+
     Args:
         name: The study's name.
         storage: Folder of the studies.
@@ -211,6 +220,12 @@ def load_results(name: str, storage: str | Path = "mlruns") -> StudyResults:
     folder = find_study(Path(storage).expanduser().absolute(), name)
     require_no_grid(folder, name)
     require_results(folder, name)
+    if is_running_again(folder):
+        warnings.warn(
+            f"study {name!r} is running again, or was interrupted since; its results are the "
+            "earlier ones, but its trials and reports are those of now",
+            stacklevel=2,
+        )
     study = Study.from_dict(stored_study(folder / "study.json"))
     return StudyResults(study, folder, read_results(folder / "results.json"))
 

@@ -97,7 +97,7 @@ class _Seats:
 
 
 def _made_up(job: Job, number: int) -> Report:
-    """Return a report as large as a real one, whose loss follows from the name of the trial."""
+    """Return a report of realistic size, whose loss is derived from the name of the trial."""
     step = job.report_steps[number]
     loss = 5 + int(digest(job.name), 16) % 997 / 997 - number / len(job.report_steps)
     return Report(

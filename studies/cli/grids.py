@@ -12,7 +12,7 @@ from studies.files.folder_files import stored_study
 from studies.process.options import Options
 from studies.spec.grid import cells
 from studies.spec.study import Study
-from studies.trials.study_folders import is_running
+from studies.trials.study_folders import has_finished, is_running
 
 if TYPE_CHECKING:
     from studies.analysis.cells.across import Across
@@ -51,8 +51,8 @@ def run_grid_and_print(
 def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> int:
     """Print the tables and findings of a grid that has been run.
 
-    A note names each cell that is running again. While cells have not finished, it is told how far
-    each has come.
+    A note names each cell that is running again. If some cells have not finished, how far each cell
+    has come is printed instead.
 
     Returns:
         The exit code.
@@ -77,7 +77,7 @@ def print_grid_report(study: Study, folder: Path, args: argparse.Namespace) -> i
 
 
 def _print_partly(study: Study, args: argparse.Namespace, ended: int, *, running: bool) -> int:
-    """Print how far the cells of a grid have come that has not finished."""
+    """Print how far each cell of an unfinished grid has come."""
     from studies.reporting.printed import print_json
 
     if args.json:
@@ -121,15 +121,13 @@ def print_grid_status(study: Study, args: argparse.Namespace, *, running: bool, 
 def _cell_states(study: Study, storage: Path) -> list[dict[str, Any]]:
     from studies.analysis.progress import stage_lines
     from studies.trials.loading import load_records
-    from studies.trials.records import OPEN
 
     states = []
     for cell in cells(study):
         folder = storage / "studies" / cell.study.name
         state, stages = "not begun", list[str]()
         if (folder / "study.json").exists():
-            ended = (folder / "results.json").exists() and not (folder / OPEN).exists()
-            state = "finished" if ended else "unfinished"
+            state = "finished" if has_finished(folder) else "unfinished"
             stored = Study.from_dict(stored_study(folder / "study.json"))
             stages = stage_lines(stored, load_records(folder))
         states.append(

@@ -13,7 +13,7 @@ from hylorada import InputError
 from studies.cli.options import run_options
 from studies.cli.stored_studies import place_words
 from studies.process.errors import StudyStopped, uncoloured
-from studies.process.mlflow_address import shown
+from studies.process.mlflow_address import is_server, shown
 from studies.process.options import WANDB, Options
 from studies.process.provenance import command_line
 from studies.spec.study import Study
@@ -67,7 +67,7 @@ def _page_hint(args: argparse.Namespace) -> str:
     uri = args.tracking_uri or ""
     if uri.startswith(WANDB):
         return f"W&B: {uri}"
-    if uri.startswith(("http://", "https://")):
+    if is_server(uri):
         return f"MLflow: {shown(uri)}"
     return f"MLflow: {shlex.join(['hylorada', 'ui', *place_words(args)])}"
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from studies.trials.messages import Job
 
 _ANSWER_S = 2.0  # for a question to the hosts that nothing depends on
+_CHECK_S = 1.0  # time between two checks of a run while it waits for a host
 _GONE = (  # a node, or a process on it
     ray.exceptions.RayActorError,
     ray.exceptions.ActorUnschedulableError,
@@ -106,8 +107,14 @@ class Cluster:
     def _measured_seats(self, batch_size: int) -> int:
         return int(self._call_host("find_seats", batch_size))
 
-    def _call_host(self, method: str, *arguments: Any) -> Any:
-        """Call a method of any host and return its result; replace a host that dies meanwhile."""
+    def _call_host(self, method: str, *arguments: Any, check: Callable[[], object] = _never) -> Any:
+        """Call a method of any host and return its result; replace a host that dies meanwhile.
+
+        Args:
+            method: name of the host's method.
+            arguments: its arguments.
+            check: called every second; what it raises ends the wait, and the host works on.
+        """
         number, lost, cause = None, None, None
         for attempt in range(HOST_TRIES):
             nodes = wait_for(lambda: nodes_with(self._kind), 60)
@@ -117,7 +124,7 @@ class Cluster:
             node = nodes[attempt % len(nodes)]["NodeID"]
             try:
                 host, number = ray.get(self._registry.host.remote(node, self._device(node), lost))
-                return ray.get(getattr(host, method).remote(*arguments))
+                return _awaited(getattr(host, method).remote(*arguments), check)
             except (*_GONE, DeviceLost, HostGone) as error:
                 lost, cause = number, error
         raise StudyStopped(host_died(cause or RuntimeError())) from cause
@@ -134,13 +141,19 @@ class Cluster:
         return str(ray.get(task.remote()))
 
     @phase("probe, after the host's start")
-    def probe(self, jobs: Sequence["Job"]) -> None:
+    def probe(self, jobs: Sequence["Job"], check: Callable[[], object] = _never) -> None:
         """Try jobs on a host before anything is trained.
+
+        Args:
+            jobs: the jobs.
+            check: called every second; raises if the run should end, which leaves the probe to end
+                with its host.
 
         Raises:
             InputError: a job can't run on this base; all problems are listed.
         """
-        if problems := self._call_host("probe", [job.to_dict() for job in jobs]):
+        values = [job.to_dict() for job in jobs]
+        if problems := self._call_host("probe", values, check=check):
             raise InputError(problems)
 
     @phase("base on the test split")
@@ -239,6 +252,13 @@ def visible_gpus(nodes: Sequence[Mapping[str, Any]]) -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = sum(round(node["Resources"]["GPU"]) for node in nodes)
     return hidden or ",".join(map(str, range(count)))
+
+
+def _awaited(reference: Any, check: Callable[[], object]) -> Any:
+    """Return a result of Ray, and call a check every second until it is there."""
+    while not ray.wait([reference], timeout=_CHECK_S)[0]:
+        check()
+    return ray.get(reference)
 
 
 def _gpu_id() -> str:

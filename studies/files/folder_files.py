@@ -68,6 +68,20 @@ def hold_study(folder: Path, name: str) -> FileLock:
     return lock
 
 
+def require_not_run(folder: Path, name: str) -> None:
+    """Raise if another process runs a study, before this one begins anything slow.
+
+    Only :func:`hold_study` keeps a process that starts later from running it.
+
+    Raises:
+        InputError: Another process runs the study.
+    """
+    if not os.path.exists(folder / "lock"):
+        return
+    with suppress(OSError):  # reported where the folder is used
+        hold_study(folder, name).release()
+
+
 def patiently(use: Callable[[], Value], path: Path, *, what: str = "written") -> Value:
     """Call a function that writes or reads a file, and repeat it a few times if the storage fails.
 
@@ -126,7 +140,7 @@ def train_again(path: Path, command: str = "run") -> str:
 
 
 def study_command(folder: Path, command: str = "run", *options: str) -> str:
-    """Return a command line on the study in a folder, for users to copy."""
+    """Return a command line for the study in a folder, for users to copy."""
     storage = folder.parent.parent
     is_default = storage.absolute() == Path("mlruns").absolute()
     place = [] if is_default else ["--storage", str(storage)]
@@ -329,7 +343,7 @@ def require_kinds(*, files: Sequence[Path], folders: Sequence[Path]) -> None:
 
 
 def content_of(path: Path | str) -> bytes:
-    """Return the content of a file, at less cost for a small one than `Path.read_bytes`."""
+    """Return the content of a file; for a small one this is faster than `Path.read_bytes`."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 

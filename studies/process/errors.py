@@ -6,7 +6,7 @@ Exception
 │   │                 `ray_start`, `tune_loop`) and `search.stages`, and made by `as_stop` from
 │   │                 faults of storage. A trial's process returns it as text (`engine.trainable`),
 │   │                 and `tune_loop` raises it again in the driver. Caught by `cli.commands`, which
-│   │                 prints it and the command that resumes, and exits with 3.
+│   │                 prints it and exits with 3; `cli.study_runs` prints the command that resumes.
 │   └── StorageFault  Raised by `files.folder_files.patiently` and made by `as_stop`; caught as
 │                     `StudyStopped`.
 ├── SeatLost          Raised by `engine.host`. Caught by `engine.trainable`, which attaches again.
@@ -16,7 +16,8 @@ Exception
 ├── HostGone          Raised by `engine.host` in all other calls after the loss of its device.
 │                     Caught by `engine.trainable` and `engine.cluster`, which use a new host.
 ├── TimeUp            Raised by `search.time_limit` at the end of a run's time limit. Passes through
-│                     `engine.tune_loop`; caught by `search.stages`, which reports what there is.
+│                     `engine.tune_loop` and `engine.cluster`; caught by `search.stages`, which
+│                     reports what there is.
 └── Superseded        Raised by `engine.host`. Passes through `engine.trainable`: Tune has stopped
                       listening to that process.
 KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Phases of a run, noted in a file where ``hylorada bench --start`` asks for them."""
+"""The phases of a run, recorded in a file when ``hylorada bench --start`` asks for them."""
 
 import json
 import os

@@ -37,7 +37,12 @@ class Display:
 
     Args:
         console: Console for lines that stay.
+
+    Attributes:
+        names_study: Whether the study's name stands beside the lines that stay.
     """
+
+    names_study = False
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,6 +66,8 @@ class Display:
 
 class LiveDisplay(Display):
     """A panel in a terminal, redrawn at most twice a second and removed at the end."""
+
+    names_study = True
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -102,6 +109,8 @@ class PlainDisplay(Display):
 
 class NotebookDisplay(Display):
     """An output of a notebook's cell that is replaced at most twice a second."""
+
+    names_study = True
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

@@ -46,6 +46,16 @@ class Panel:
         """Print a line that stays on the screen."""
         self._display.say(text)
 
+    def tell(self, text: str) -> None:
+        """Print a line on the study that stays, with the study's name where no panel shows it."""
+        self.say(text if self._display.names_study else f"{self._store.study.name}: {text}")
+
+    def begin_check(self, arms: int) -> None:
+        """Say that the arms are checked on the base, which is a stage without trials."""
+        stage = f"checking {arms} arm{'s' * (arms > 1)} on the base before training"
+        self.tell(stage)
+        self.begin(stage, 0)
+
     def begin(self, stage: str, total: int) -> None:
         """Start counting a stage of ``total`` trials."""
         self._stage, self._total, self._began = stage, total, time.monotonic()
@@ -67,19 +77,25 @@ class Panel:
         return f"{self.title()}: {self._count(records)}{best_ppls(self._store.study, records)}"
 
     def content(self) -> Group:
-        """Return a bar, the counts and a table of the arms."""
+        """Return a bar, the counts and a table of the arms; only the time of a stage without."""
         records = self._records()
+        if not self._total:
+            return Group(Text(self._count(records)))
         ended = sum(r.state != "running" for r in records)
         bar = ProgressBar(total=max(1, self._total), completed=ended, width=48)
         arms = arms_drawing(self._store.study, records, self._stage)
         return Group(bar, Text(self._count(records)), arms)
 
     def _records(self) -> list[Record]:
-        return counting(self._store.study, self._store.records, self._stage) if self._stage else []
+        if not self._total:
+            return []
+        return counting(self._store.study, self._store.records, self._stage)
 
     def _count(self, records: Sequence[Record]) -> str:
         ended = sum(r.state != "running" for r in records)
         elapsed = time.monotonic() - self._began
+        if not self._total:
+            return f"{elapsed:.0f} s"
         return (
             f"{ended} of {self._total} trials, {elapsed:.0f} s{self._time_left(records, elapsed)}"
         )

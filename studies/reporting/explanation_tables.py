@@ -76,7 +76,7 @@ def _small(e: Explanation, x: Effect) -> bool:
 
 
 def _caption(e: Explanation) -> str:
-    seen = "that the search did not see" if e.unseen else "that the search also chose it on"
+    seen = "that the search did not see" if e.unseen else "that the search also used to choose it"
     seeds = (
         f"{e.seeds} fresh paired seeds"
         if e.seeds > 1

@@ -113,8 +113,8 @@ def _flattened(curves: Mapping[str, TuningCurve], margin: float) -> str:
     gains = {arm: gain for arm, c in curves.items() if (gain := c.last_gain) is not None}
     if not gains:
         return (
-            "No arm has 4 finished trials in every search, "
-            "which is too few to say whether more would help."
+            "Whether more trials would help can't be said: that takes 4 finished trials in every "
+            "search, and no arm has them."
         )
     spans = {arm: f"from {curves[arm].half} to {curves[arm].trials}" for arm in gains}
     same = len(set(spans.values())) == 1

@@ -99,8 +99,8 @@ def _table(table: Table) -> str:
 def _head(results: Results, study: Study) -> str:
     what = (
         f"{study.definition}: {study.model} on {study.data}, blocks of {study.block_size} tokens; "
-        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} trials "
-        f"per arm, {_length(study)} per trial, "
+        f"{study.searches} search{'es' * (study.searches > 1)} of up to {study.trials} "
+        f"trial{'s' * (study.trials > 1)} per arm, {_length(study)} per trial, "
         f"{study.seeds} paired seed{'s' * (study.seeds > 1)} per search{_named_seeds(study)}"
     )
     notes = "".join(f"<li>{_escape(n)}</li>" for n in results.notes)

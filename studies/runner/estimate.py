@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _START_S = 12.0  # for Ray, MLflow and the imports, before the first step
 _END_S = 10.0  # for the report and the end of Ray
+_TRIAL_S = 0.2  # for a trial's start, messages and files, which take cores from training on CPUs
 _PROBE_BLOCKS = 10  # trained blocks that take as long as the check of one adapter structure
 
 
@@ -123,7 +124,8 @@ class Estimate:
         if len(known) == len(self.resolutions):
             return lines
         if self.spreads is None:
-            return [*lines, "smallest visible effect: one run of each arm shows no spread"]
+            unknown = "unknown, because a single run of each arm shows no spread"
+            return [*lines, f"smallest visible effect: {unknown}"]
         return [
             *lines,
             f"smallest visible effect (80 % power): {self.spreads:.1f} standard deviations of a "
@@ -194,6 +196,7 @@ def _forecast(
     probed = sum(len(first_points(study, arm)) for arm in study.arms)
     tests = measured.evaluation_share * material.blocks["test"].num_blocks
     once = measured.block_seconds * (_PROBE_BLOCKS * probed + tests)
+    beside = 0.0 if on_gpu else _TRIAL_S * sum(w.trials for w in work)
     tokens = int(material.provenance.get("train_tokens", 0))
     disk = disk_bytes(work, measured.parameters, material.blocks["test"].num_blocks, tokens)
     return forecast(
@@ -203,7 +206,7 @@ def _forecast(
         disk,
         memory=measured.peak_bytes,
         ended=sum(r.state != "running" for r in records.values()),
-        fixed=_START_S + measured.load_seconds + once + _END_S if work else 0.0,
+        fixed=_START_S + measured.load_seconds + once + beside + _END_S if work else 0.0,
     )
 
 

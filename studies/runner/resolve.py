@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hylorada import InputError
-from studies.files.folder_files import stored_study
+from studies.files.folder_files import stored_study, study_command
 from studies.process.options import Options
 from studies.reporting.terminal import say
 from studies.spec.study import Study
@@ -72,7 +72,7 @@ def resolve(
     _say(
         console,
         f"looks at {', '.join(map(str, study.looks))} searches; "
-        "together they keep the probability of a false verdict at 5 %",
+        "the looks of this command together keep the probability of a false verdict at 5 %",
     )
     cost = None
     while True:
@@ -84,9 +84,11 @@ def resolve(
             f"{c.arm} vs {c.reference}" for c in results.comparisons if c.outcome == "undecided"
         ]
         ahead = [n for n in study.looks if n > study.searches]
-        count = len(results.comparisons)
-        decided = f"{count - len(undecided)} of {count} comparisons are decided"
+        count = len(results.comparisons) - len(undecided)
+        decided = f"{count} of {len(study.comparisons)} comparisons are decided"
         _say(console, f"{study.searches} searches, {time.monotonic() - began:.0f} s: {decided}")
+        if undecided and not ahead:
+            _say(console, _no_look_left(options.study_folder(study.name), study, undecided))
         if not undecided or not ahead:
             break
         more = (ahead[0] - study.searches) * (
@@ -105,6 +107,16 @@ def resolve(
         )
         study = replace(study, searches=ahead[0])
     return results
+
+
+def _no_look_left(folder: Path, study: Study, undecided: list[str]) -> str:
+    """Say why resolving ends without a decision, and which command goes on."""
+    ends = f"undecided: {', '.join(undecided)}; all looks are taken"
+    more = min(_MOST_SEARCHES, study.searches * _GROWTH)
+    if more <= study.searches:
+        return f"{ends}, and a study has at most {_MOST_SEARCHES} searches"
+    command = study_command(folder, "extend", "--searches", str(more))
+    return f"{ends}. To add searches beyond them: {command}"
 
 
 def check_budget(budget: Budget) -> None:

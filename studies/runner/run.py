@@ -14,7 +14,12 @@ from rich.console import Console
 from hylorada import InputError
 from hylorada.base_models.builtin_names import SMOLLM2, TEXTS, TINY
 from studies.engine.limits import check_limits
-from studies.files.folder_files import require_database, require_kinds, stored_study
+from studies.files.folder_files import (
+    require_database,
+    require_kinds,
+    require_not_run,
+    stored_study,
+)
 from studies.files.paths import broken_link
 from studies.process.environment import make_private, short_folder, short_root, study_environment
 from studies.process.errors import StudyStopped, as_stop
@@ -153,6 +158,7 @@ def _prepare(
     began = time.monotonic()
     with _faults_as_stops(), ExitStack() as stack:
         stack.enter_context(study_environment())
+        require_not_run(options.study_folder(study.name), study.name)
         trains = trains or not _has_results(study, options) or _has_additions(study, options)
         options = _on_their_ray(options)
         devices = _open_devices(stack, study, options, trains=trains)

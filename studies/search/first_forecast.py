@@ -17,7 +17,7 @@ def with_forecast(opened: OpenStudy, say: Callable[[str], None], explain: int) -
 
     Args:
         opened: the study.
-        say: prints a line.
+        say: prints a line about the study.
         explain: number of runs that explain a winner.
     """
     theirs, told = opened.callbacks, False

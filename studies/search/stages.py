@@ -53,24 +53,28 @@ def search_and_confirm(opened: OpenStudy, explain: Sequence[Record] = ()) -> Map
         limit = _time_limit(opened, panel)
         ledger = Ledger(
             *(opened.store, opened.tracker, panel),
-            callbacks=with_forecast(opened, panel.say, len(explain)),
+            callbacks=with_forecast(opened, panel.tell, len(explain)),
             max_failures=opened.max_failures,
         )
         campaign = Campaign(ledger, explain, limit)
-        if campaign.is_searching:
-            _begin_search(opened, panel)
 
-        def attend() -> bool:
+        def attend() -> None:
             opened.check()
             if limit is not None:
                 limit.check()
+            panel.update()
+
+        def receive() -> bool:
+            attend()
             return campaign.receive()
 
         try:
+            if campaign.is_searching:
+                _begin_search(opened, panel, attend)
             while campaign.remaining():
                 ledger.check_failures()
                 ended = _ended(opened.store)
-                opened.cluster.run(campaign, attend)
+                opened.cluster.run(campaign, receive)
                 # Tune may end with trials that it could not start again; a new campaign has them,
                 # and those that users have added since.
                 campaign = Campaign(ledger, explain, limit)
@@ -176,8 +180,14 @@ def base_metrics(folder: Path, evaluate: Callable[[], Mapping[str, Any]]) -> Map
     return measured
 
 
-def _begin_search(opened: OpenStudy, panel: Panel) -> None:
-    """Announce the search, and probe each arm at its first points."""
+def _begin_search(opened: OpenStudy, panel: Panel, attend: Callable[[], None]) -> None:
+    """Announce the search, and probe each arm at its first points.
+
+    Args:
+        opened: the study.
+        panel: shows that the arms are probed, and then the search.
+        attend: called every second during the probe; raises if the run should end.
+    """
     store = opened.store
     study = store.study if opened.ends is None else store.plan
     times = f"{study.searches} searches of " if study.searches > 1 else ""
@@ -188,7 +198,8 @@ def _begin_search(opened: OpenStudy, panel: Panel) -> None:
     jobs = [
         _probe_job(study, arm, point) for arm in study.arms for point in first_points(study, arm)
     ]
-    opened.cluster.probe(jobs)
+    panel.begin_check(len(study.arms))
+    opened.cluster.probe(jobs, attend)
     planned = [
         planned_trials(study, store.records, arm, s)
         for s in range(study.searches)

@@ -91,7 +91,7 @@ def compare(
 
     Args:
         differences: One entry for each pair of arms, in the order of the result.
-        level: Level of this look (`looks.level_per_look`); 0.05 if the study has a single look.
+        level: Level of this look (`decision.level_per_look`); 0.05 if the study has a single look.
         margin: Largest change in perplexity, in %, that does not matter.
 
     Example:

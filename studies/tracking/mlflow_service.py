@@ -43,4 +43,6 @@ class MlflowService:
             closed = close_abandoned(client, str(stored.experiment_id), study_id) if stored else 0
         except Exception as error:  # raised by MLflow, its database library or one of its plugins
             return f"MLflow at {shown(uri)} does not respond ({reason_of(error)})"
-        return f"closed {closed} MLflow runs that a process left running" if closed else None
+        runs = "run" if closed == 1 else "runs"
+        left = f"closed {closed} MLflow {runs} that a dead process had left running"
+        return left if closed else None

@@ -3,13 +3,12 @@
 Reading one returns it whole, or raises an error that names the lost or damaged file.
 """
 
-import gc
 import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from studies.files.folder_files import (
     train_again,
 )
 from studies.files.typed_json import typed
+from studies.process.garbage import collector_paused
 from studies.spec.study import Study
 from studies.trials.integrity import CHAIN, check_confirms, check_place, losses_of, read_reports
 from studies.trials.messages import Report, job_digest
@@ -224,7 +224,7 @@ def read_records(folder: Path) -> Records:
         InputError: A file is lost, damaged, or in the wrong place.
     """
     study_id, records = read_id(folder), Records()
-    with _without_collections():
+    with collector_paused():
         for path in trial_files(folder / "trials"):
             try:
                 content = content_of(path)
@@ -244,21 +244,6 @@ def trial_files(trials: Path) -> list[str]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(trials) as entries:
         return [f"{trials}/{name}/trial.json" for name in sorted(entry.name for entry in entries)]
     return []
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause Python's garbage collector, which would visit everything read so far again and again.
-
-    What is read has no cycles.
-    """
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def owner_of(study_id: str | None, trial: str) -> str:

@@ -24,6 +24,7 @@ from studies.files.folder_files import (
     write_atomically,
     write_json,
 )
+from studies.process.garbage import collector_paused
 from studies.spec.changes import changes, fewer
 from studies.spec.common_values import search_seeds
 from studies.spec.study import Study
@@ -87,7 +88,8 @@ class Store:
             raise
         self._optuna = OptunaStudies(folder, self.plan, self.notes.append)
         try:
-            self._open()
+            with collector_paused():
+                self._open()
         except BaseException:
             self.close()
             raise
@@ -119,7 +121,7 @@ class Store:
         self._lock.release()
 
     def grow(self, study: Study) -> None:
-        """Go on with a larger study, which is at most the planned one."""
+        """Enlarge the study, at most to the planned size."""
         self.study = study
         self._write_study()
 

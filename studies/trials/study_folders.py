@@ -104,7 +104,7 @@ def is_running(folder: Path) -> bool:
     except Timeout:
         return True
     except OSError:
-        return not (folder / "results.json").exists() or is_running_again(folder)
+        return not has_finished(folder)
 
 
 def is_running_again(folder: Path) -> bool:
@@ -112,6 +112,11 @@ def is_running_again(folder: Path) -> bool:
     from studies.trials.records import OPEN  # slow to import
 
     return (folder / OPEN).exists()
+
+
+def has_finished(folder: Path) -> bool:
+    """Return whether a study has results, and has not been continued since."""
+    return (folder / "results.json").exists() and not is_running_again(folder)
 
 
 def require_results(folder: Path, name: str) -> None:

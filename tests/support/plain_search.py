@@ -1,4 +1,4 @@
-"""A search that Optuna carries out with its own methods and database, beside that of a store."""
+"""A search run through Optuna's own methods and database, to compare with a store's."""
 
 import math
 from pathlib import Path

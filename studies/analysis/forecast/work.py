@@ -50,8 +50,8 @@ class Pace:
     Attributes:
         block_seconds: Seconds for one block of one trial: its share of the pack's time.
         evaluation_share: Time of an evaluated block as a share of that.
-        report_seconds: Seconds that a report of one trial takes beyond its evaluation. 0 where
-            other work is known to include them.
+        report_seconds: Seconds that a report of one trial takes beyond its evaluation; 0 where
+            ``block_seconds`` includes them.
     """
 
     block_seconds: float
@@ -92,7 +92,7 @@ def work_left(
 def pace_so_far(records: Mapping[str, Record], sizes: Sizes) -> Pace | None:
     """Return the pace of a study's trials; None before their reports tell it.
 
-    It is told by what lies between two reports of a trial, because its first steps also allocate
+    The pace is measured between two reports of a trial, because its first steps also allocate
     memory and compile layers. The start of one trial also holds up the others of its pack, so
     stretches that took more than twice the usual time are left out.
 

@@ -47,5 +47,5 @@ class ImportPhases(MetaPathFinder):
 
 
 def note_imports(names: Sequence[str] = LARGE) -> None:
-    """Note the first import of each of these modules in this process as a phase."""
+    """Record the first import of each of these modules in this process as a phase."""
     sys.meta_path.insert(0, ImportPhases(names))

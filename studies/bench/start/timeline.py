@@ -126,7 +126,7 @@ def _divided(interval: Interval, reports: Sequence[float]) -> list[Interval]:
 
 
 def _start(phases: Sequence[Interval]) -> Interval:
-    """Return the time from the begin of a process to its first phase."""
+    """Return the time from the start of a process to its first phase."""
     first = min(phases, key=lambda i: i.began)
     name = f"{first.name.partition(':')[0]}: process and imports"
     return Interval(name=name, began=first.born, ended=first.began, process=first.process)

@@ -10,6 +10,10 @@ from studies.cli.requested_study import checked_study
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from studies.process.options import Options
+    from studies.runner.estimate import Estimate
+    from studies.spec.study import Study
+
 _DESCRIPTION = """\
 Estimate the time, the GPU-hours (or core-hours), the memory and the disk space of a study, and the
 smallest effect that it is expected to see. Trains a few steps of every arm in full packs on this
@@ -32,15 +36,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(args: argparse.Namespace, _console: "Console") -> int:
+def _run(args: argparse.Namespace, console: "Console") -> int:
     from studies.reporting.printed import print_json, printing
-    from studies.runner.estimate import estimate_study, total_line
     from studies.spec.grid import cells
 
     options = run_options(args)
     study = checked_study(args, options)
     studies = [cell.study for cell in cells(study)] if study.grid else [study]
-    estimates = [estimate_study(one, options) for one in studies]
+    estimates = [_estimate(one, options, console) for one in studies]
 
     def show() -> None:
         if args.json:
@@ -50,10 +53,23 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         for e in estimates:
             print(e)
         if study.grid:
+            from studies.runner.estimate import total_line
+
             print(total_line(estimates))
 
     printing(show)
     return 0
+
+
+def _estimate(study: "Study", options: "Options", console: "Console") -> "Estimate":
+    """Say what takes minutes, and return the estimate of a study."""
+    from studies.reporting.terminal import say
+
+    if options.progress != "none":
+        say(console, f"{study.name}: measuring a few steps of each arm")
+    from studies.runner.estimate import estimate_study  # loads torch, so it comes after the line
+
+    return estimate_study(study, options)
 
 
 COMMAND = Command(

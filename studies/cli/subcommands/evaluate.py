@@ -56,7 +56,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--landmark-design",
         action="append",
         metavar="FILE.py:CLASS",
-        help="code of an adapter's own landmark design, which nothing runs unless you name it; may "
+        help="source file of the adapter's landmark design; it runs only if you name it here; may "
         "be repeated",
     )
     add_study_fields(parser, ["model"], _DEFAULT % "tiny")

@@ -17,9 +17,11 @@ _DESCRIPTION = """\
 Add searches to a study that has been run until every comparison is decided, or the time is up.
 
 Use it instead of `extend` when you want an answer and don't know how many searches it takes. A
-comparison is decided when its verdict is better, worse, or no difference beyond the margin. The
-probability of a false verdict stays at 5 % over all looks at the test split together. The cells of
-a grid are resolved one after another and share the time.
+comparison is decided when its verdict is better, worse, or no difference beyond the margin. It
+looks at the test split up to three times: at the searches that the study has, at twice and at four
+times as many, or at the looks that the study declares. The probability of a false verdict stays at
+5 % over the looks of this command. The cells of a grid are resolved one after another and share the
+time.
 """
 _EXAMPLES = """\
   hylorada resolve learnable_bucketing --margin 0.2 --time-limit 2h

@@ -14,7 +14,7 @@ from studies.files.folder_files import stored_plan, stored_study
 from studies.process.options import default_uri
 from studies.spec.grid import cells
 from studies.spec.study import Study
-from studies.trials.study_folders import is_running, stored_grid
+from studies.trials.study_folders import has_finished, is_running, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,13 +42,12 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
     from studies.trials.by_hand.requests import waiting_lines
     from studies.trials.integrity import incomplete_runs
     from studies.trials.loading import database_fault, load_records
-    from studies.trials.records import OPEN
 
     folder = open_study(args, grids=True)
     if grid := stored_grid(folder):
         return _run_of_grid(args, grid, folder)
     study = Study.from_dict(stored_study(folder / "study.json"))
-    unfinished = (folder / OPEN).exists() or not (folder / "results.json").exists()
+    unfinished = not has_finished(folder)
     # This comes first, because a running process changes what is read next.
     running = unfinished and is_running(folder)
     records = load_records(folder)
@@ -63,6 +62,8 @@ def _run(args: argparse.Namespace, _console: "Console") -> int:
         print_json(values, indent=1)
     else:
         _print_status(args, study, records, resumable=unfinished and not running)
+        if running and not records:
+            print("No trial has begun: the arms are checked on the base first.")
         if not running:
             _print_plan(args, folder)
         for line in waiting_lines(folder):
@@ -92,8 +93,8 @@ def _print_status(
         print(f"Not running. Resume with: {resume_line(args, records)}")
     if restarts := [r.restarts for r in records.values() if r.restarts]:
         print(
-            f"restarts: {sum(restarts)}, of {len(restarts)} trials whose process or machine "
-            "was lost"
+            f"{sum(restarts)} restart{'s' * (sum(restarts) > 1)} in {len(restarts)} "
+            f"trial{'s' * (len(restarts) > 1)} that lost their process or machine"
         )
 
 

@@ -52,7 +52,7 @@ class SampledArm:
 
 
 class _TPE(TPESampler):
-    """Knows a running trial by the values that it trains with, which its files hold.
+    """Describe a running trial by the values it trains with, as its files store them.
 
     Optuna's own also reads what was drawn for parameters whose conditions don't hold, which is in
     the database alone: after a rebuild, the search would go on differently.

@@ -211,7 +211,7 @@ def test_looks_are_counted_and_lower_the_level(folder: Folder) -> None:
     second = _gathered(folder, first)
     assert second.looks == (3, 5)
     assert 0.02 < second.comparisons[0].level < 0.05
-    assert "no looks were declared" in second.notes[-1]
+    assert "no further looks were declared" in second.notes[-1]
 
 
 def test_declared_looks_share_the_level_from_the_start(folder: Folder) -> None:

@@ -32,13 +32,13 @@ def confirmed(*ends: tuple[float, ...]) -> list[Record]:
         ([(0.4, 1.6, 2.4)], None),
         (
             [(0.0, 32.0, 64.0)],
-            "only 2 of 4 buckets still contain a position after training",
+            "only 2 of 4 buckets contain a position after training",
         ),  # at both ends of the block
-        ([(16.2, 16.7, 48.0)], "only 3 of 4 buckets still contain a position"),  # two met
+        ([(16.2, 16.7, 48.0)], "only 3 of 4 buckets contain a position"),  # two met
         ([(16.0, 17.0, 48.0)], None),
         (
             [(16.0, 32.0, 48.0), (0.5, 0.9, 48.0)],
-            "in 1 of 2 runs only 3 of 4 buckets still contain a position",
+            "in 1 of 2 runs only 3 of 4 buckets contain a position",
         ),
     ],
 )
@@ -53,7 +53,7 @@ def test_buckets_that_hold_nothing_are_told(
 def test_buckets_of_runs_that_were_given_different_numbers_are_told_apart() -> None:
     (note,) = empty_buckets({"a": confirmed((16.2, 16.7, 48.0), (32.0,))}, 64)
     assert note.startswith(
-        "arm 'a': in 1 of 2 runs only 3 of 4 buckets still contain a position after training"
+        "arm 'a': in 1 of 2 runs only 3 of 4 buckets contain a position after training"
     )
 
 

@@ -189,13 +189,15 @@ def test_intervals_cover_an_effect_that_is_there() -> None:
         (
             -14,
             -19,
-            "No fault alone is seen to turn no difference into -18.37 %. Their intervals do not "
+            "No single fault is shown to be large enough to produce -18.37 % where there is no "
+            "difference. Their intervals do not "
             "exclude it: big (-14.00 % PPL [-19.00, ",
         ),
         (
             -14,
             -15,
-            "No fault alone is seen to turn no difference into -18.37 %. The nearest is big (-14",
+            "No single fault is large enough to produce -18.37 % where there is no difference. "
+            "The nearest is big (-14",
         ),
     ],
 )
@@ -221,7 +223,8 @@ def test_chance_is_enough_where_it_reaches_as_far_as_the_figure() -> None:
     found = [FaultEffect(SINGLE_SEED, Change(0, -12, 13), None)]
     said = _said(found, -9.19, -18.37)
     assert said.startswith("Enough alone to turn no difference into -9.19 %: one unpaired seed")
-    assert "No fault alone is seen to turn no difference into -18.37 %. The nearest is one" in said
+    assert "No single fault is large enough to produce -18.37 % where" in said
+    assert "there is no difference. The nearest is one" in said
 
 
 def test_measured_claims_survive_the_results_file() -> None:

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_studies import make
 
 from studies.analysis.results import read_results
-from studies.api.study_results import StudyResults
+from studies.api.study_results import StudyResults, load_results
+from studies.trials.records import OPEN
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +68,12 @@ def test_results_without_comparisons_have_empty_frames(results: StudyResults) ->
         results.comparisons[["change", "low", "high", "outcome"]]
     )
     assert "<table" in alone._repr_html_()
+
+
+def test_results_of_a_study_that_runs_again_come_with_a_warning(tmp_path: Path) -> None:
+    store = make(tmp_path / "studies" / "made", "end")
+    store.close()
+    load_results("made", tmp_path)  # warnings are errors in the tests
+    (store.folder / OPEN).touch()
+    with pytest.warns(UserWarning, match="'made' is running again, or was interrupted since"):
+        load_results("made", tmp_path)

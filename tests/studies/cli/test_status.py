@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_studies import make
+from made_studies import VALUES, make
 
 from studies.cli.commands import main
 from studies.reporting import tables
 from studies.reporting.shown import trials
+from studies.spec.study import Study
+from studies.trials.store import Store
 
 _WATCHED = """
 import sys
@@ -57,3 +59,15 @@ def test_table_is_cut_but_json_is_not(
     assert "search: 24 of 24 ended" in out
     assert main(["status", "made", "--json", f"--storage={tmp_path}"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 24 + 4
+
+
+def test_status_says_that_no_trial_has_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "studies" / "made", Study.from_dict(VALUES))
+    line = "No trial has begun: the arms are checked on the base first."
+    assert main(["status", "made", f"--storage={tmp_path}"]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+    store.close()
+    main(["status", "made", f"--storage={tmp_path}"])
+    assert line not in capsys.readouterr().out.splitlines()

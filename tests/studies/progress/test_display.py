@@ -8,6 +8,7 @@ import pytest
 from made_studies import VALUES, report
 from rich.console import Console
 
+from studies.process.options import Progress
 from studies.progress import display
 from studies.progress.display import Display, NotebookDisplay, PlainDisplay, open_display
 from studies.progress.panel import Panel
@@ -86,6 +87,25 @@ def test_no_progress_shows_only_what_is_said(store: Store, clock: Clock) -> None
     store.close()
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "a line\n"
+
+
+@pytest.mark.parametrize(("progress", "name"), [("live", ""), ("plain", "made: ")])
+def test_lines_on_a_study_name_it_where_no_panel_does(
+    store: Store, clock: Clock, progress: Progress, name: str
+) -> None:
+    page = io.StringIO()
+    console = Console(file=page, width=200, force_terminal=progress == "live")
+    with Panel(store, console, progress) as panel:
+        panel.tell("about 2 min")
+        panel.begin_check(1)
+        clock.now += 5
+        assert panel.title() == "made: checking 1 arm on the base before training"
+        (count,) = panel.content().renderables
+        assert str(count) == "5 s"
+    store.close()
+    shown = re.sub(r"\x1b\[\S*?[a-zA-Z]", "", page.getvalue())  # the panel's control sequences
+    assert [line for line in shown.splitlines() if "min" in line] == [f"{name}about 2 min"]
+    assert f"{name}checking 1 arm on the base before training" in shown.splitlines()
 
 
 def test_notebook_replaces_one_output(

@@ -80,7 +80,7 @@ def test_tuning_curve_is_the_mean_over_searches() -> None:
 def test_few_trials_leave_tuning_and_importance_open() -> None:
     found = found_in(complete("fixed", [3, 3.1, 3.2]), study("fixed"))
     assert found["Tuning"].says.startswith(
-        "No arm has 4 finished trials in every search, which is too"
+        "Whether more trials would help can't be said: that takes 4 finished trials in every search"
     )
     assert found["Which parameters matter"] == Finding(
         "Which parameters matter",

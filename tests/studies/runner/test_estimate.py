@@ -18,6 +18,7 @@ def test_estimate_counts_the_trials_of_a_run_and_writes_no_study(
     options = (*SMALL, f"--model={toy_model}", f"--storage={tmp_path}", "--pack-size=3")
     done = run_cli("estimate", "learnable_bucketing", *options, "--json")
     assert done.code == 0, done.err
+    assert "measuring" not in done.err
     values = json.loads(done.out)
     # 3 arms: 4 trials of 8 steps, of which half stop at each rung; then 2 seeds each
     assert [(s["stage"], s["trials"]) for s in values["stages"]] == [("search", 12), ("confirm", 6)]

@@ -12,7 +12,7 @@ from study_runs import SMALL, run_cli
 from hylorada import InputError
 from studies import learnable_bucketing
 from studies.process.options import Options
-from studies.runner.resolve import Budget, resolve, with_looks
+from studies.runner.resolve import Budget, _no_look_left, resolve, with_looks
 from studies.runner.run import run_study
 from studies.spec.study import Study
 
@@ -81,3 +81,12 @@ def test_decided_study_costs_nothing_and_an_open_one_heeds_its_time(
     assert "resolve: 4 searches would take about" in late.err
     assert "past the time limit" in late.err
     assert sorted(tmp_path.glob("studies/*/trials/*")) == trials
+
+
+@pytest.mark.parametrize(
+    ("searches", "end"), [(20, "extend toy --searches 40"), (100, "at most 100 searches")]
+)
+def test_last_look_without_a_decision_names_the_next_command(searches: int, end: str) -> None:
+    said = _no_look_left(Path("mlruns/studies/toy"), _study(searches=searches), ["a vs b"])
+    assert said.startswith("undecided: a vs b; all looks are taken")
+    assert said.endswith(end)

@@ -214,7 +214,7 @@ def test_runs_of_a_process_that_is_gone_are_closed(
     (tmp_path / "id").write_text("0123456789abcdef")
     assert (
         reconcile(store.uri, EXPERIMENT, tmp_path)
-        == "closed 2 MLflow runs that a process left running"
+        == "closed 2 MLflow runs that a dead process had left running"
     )
     assert reconcile(store.uri, EXPERIMENT, tmp_path) is None
     run = store.children(tracker)[record.name]

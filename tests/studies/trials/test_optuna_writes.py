@@ -30,7 +30,7 @@ def _rows(path: Path, columns: str, table: str) -> list[Any]:
 
 @pytest.fixture
 def paths(open_store: Open, tmp_path: Path) -> tuple[Path, Path]:
-    """Return the databases of a store and of Optuna's own methods."""
+    """Return two databases of one search: a store's, and one that Optuna itself has written."""
     store = open_store(**CHANGES["matched"])
     for number in range(TRIALS):
         store.propose(ARM)

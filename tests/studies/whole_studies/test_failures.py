@@ -40,7 +40,7 @@ def test_study_in_which_everything_fails_says_why_in_one_screen(
     _break(folder, *names)
     done = _run("run", toy_model, tmp_path, "--trials=2")
     assert done.code == 3
-    assert len((done.out + done.err).splitlines()) < 50
+    assert len((done.out + done.err).splitlines()) < 55
     assert done.err.count("Traceback") + done.err.count("ray::Host") == 1  # the first, in full
     match = re.search(
         r"(\S+) failed: IsADirectoryError: \[Errno 21\] Is a directory: '(.+)/checkpoint", done.err

@@ -27,7 +27,7 @@ def _check_status(broken: Broken) -> None:
         status = run_cli("status", broken.folder.name, f"--storage={broken.storage}")
         assert (status.code, len(status.err.splitlines())) == (0, 1)
         assert re.fullmatch(
-            r"hylorada: closed \d+ MLflow runs that a process left running\n", status.err
+            r"hylorada: closed \d+ MLflow runs? that a dead process had left running\n", status.err
         )
 
 

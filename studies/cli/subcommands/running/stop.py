@@ -9,7 +9,7 @@ from studies.cli.command import Command
 from studies.cli.options import add_storage, add_study_name
 from studies.cli.stored_studies import resume_line, run_command
 from studies.spec.grid import cells
-from studies.trials.study_folders import find_study, is_running_again, stored_grid
+from studies.trials.study_folders import find_study, has_finished, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +74,7 @@ def _has_finished(folder: Path) -> bool:
     """Return whether a study, or each cell of a grid, has its final results."""
     grid = stored_grid(folder)
     parts = [folder.parent / c.study.name for c in cells(grid)] if grid else [folder]
-    return all((p / "results.json").exists() and not is_running_again(p) for p in parts)
+    return all(map(has_finished, parts))
 
 
 def _resume_line(args: argparse.Namespace, folder: Path) -> str:

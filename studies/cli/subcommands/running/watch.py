@@ -12,7 +12,7 @@ from studies.cli.options import add_storage, add_study_name
 from studies.cli.stored_studies import open_study, place_words, resume_line, run_command
 from studies.spec.grid import cells
 from studies.spec.study import Study
-from studies.trials.study_folders import is_running, is_running_again, stored_grid
+from studies.trials.study_folders import has_finished, is_running, stored_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,11 +70,10 @@ def _watch(args: argparse.Namespace, folder: Path) -> int:
     terminal.print(view.summary())
     for line in (*stage_lines(view.study, view.records), *waiting_lines(folder)):
         print(line)
-    finished = (folder / "results.json").exists() and not is_running_again(folder)
     results = shlex.join(["hylorada", "report", args.study, *place_words(args)])
     print(
         f"Finished. See the results with: {results}"
-        if finished
+        if has_finished(folder)
         else f"Not running. Resume with: {resume_line(args, view.records)}"
     )
     return 0
