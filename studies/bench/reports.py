@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from studies.engine.cluster import Cluster
 from studies.trials.messages import Job, Report
 
 EVERY = 25  # optimizer steps between reports
-_TURNS = 3  # of a run with all reports and one without; their order alternates
+_PAIRS = 4  # of a stretch with reports inside and one without
 
 
 class _Jobs:
@@ -47,40 +48,41 @@ class _Jobs:
 def report_cost(
     setting: Setting, blocks: Mapping[str, Blocks], seats: int, workspace: Path
 ) -> dict[str, Any]:
-    """Train ``seats`` trials with reports between the first and the last, and without, in turns.
+    """Train ``seats`` trials, with a report every :data:`EVERY` steps in every other stretch.
 
-    Only the time between the first and the last report, which both runs have, is compared, so it
-    includes neither startup nor compilation.
+    The other stretches end with a report, but have none inside. Two neighbours make a pair, and the
+    order in a pair alternates, so that a machine that speeds up or slows down favours neither. The
+    first report comes before the first stretch, so startup and compilation don't count.
     """
     periods = 8 if setting.device == "cuda" else 3
-    last = EVERY * (periods + 1)
-    plans = {"with": tuple(range(EVERY, last + 1, EVERY)), "without": (EVERY, last)}
-    engine = {
-        "engine": f"{TimedEngine.__module__}:{TimedEngine.__name__}",
-        "model": setting.base,
-        "dtype": setting.dtype,
-        "gradient_checkpointing": setting.gradient_checkpointing,
-    }
-    batch_size = setting.batch_size
+    dense = [pair % 2 == half for pair in range(_PAIRS) for half in (0, 1)]  # D S, S D, D S, ...
+    starts = [EVERY * (1 + k * periods) for k in range(len(dense) + 1)]
+    inside = [
+        s + EVERY * k for s, d in zip(starts, dense, strict=False) if d for k in range(periods)
+    ]
+    steps = tuple(sorted({*starts, *inside}))
     cluster = Cluster(
         address=None,
         seats=seats,
-        batch_size=batch_size,
-        engine=engine,
+        batch_size=setting.batch_size,
+        engine={
+            "engine": f"{TimedEngine.__module__}:{TimedEngine.__name__}",
+            "model": setting.base,
+            "dtype": setting.dtype,
+            "gradient_checkpointing": setting.gradient_checkpointing,
+        },
         blocks=dict(blocks),
         workspace=workspace,
     )
-    spans: dict[str, list[dict[str, float]]] = {plan: [] for plan in plans}
     try:
-        for turn in range(_TURNS):
-            for plan in sorted(plans, reverse=turn % 2 == 0):
-                folder = workspace / f"{plan}-{turn}"
-                _train(cluster, setting, seats, plans[plan], folder)
-                spans[plan].append(span(folder / TIMES, plans[plan]))
+        _train(cluster, setting, seats, steps, workspace)
     finally:
         cluster.close()
+    spans = stretches(workspace / TIMES, starts)
+    with_reports = [span for span, d in zip(spans, dense, strict=True) if d]
+    without = [span for span, d in zip(spans, dense, strict=True) if not d]
     eval_blocks = blocks["validation"].num_blocks
-    return {"eval_blocks": eval_blocks, **cost(spans["with"], spans["without"], seats, periods)}
+    return {"eval_blocks": eval_blocks, **cost(with_reports, without, seats, periods)}
 
 
 def cost(
@@ -95,43 +97,50 @@ def cost(
     steps are while files are written and messages are sent beside them.
 
     Args:
-        with_reports: seconds of each part, for each run with all reports.
-        without: the same for each run with the first and the last report alone.
+        with_reports: seconds of each part, for the stretch of each pair with reports inside.
+        without: the same for the stretch without.
         seats: trials in the pack.
-        periods: number of times :data:`EVERY` steps in a run.
+        periods: number of times :data:`EVERY` steps in a stretch.
     """
-    reports, turns = periods - 1, len(without)
+    reports, pairs = periods - 1, len(without)
     extras = [
         {part: more[part] - less[part] for part in less}
         for more, less in zip(with_reports, without, strict=True)
     ]
-    a_report = {p: 1e3 * sum(e[p] for e in extras) / turns / reports / seats for p in extras[0]}
-    steps = sum(run["steps"] for run in without) / turns / periods  # seconds of EVERY steps
+    a_report = {p: 1e3 * sum(e[p] for e in extras) / pairs / reports / seats for p in extras[0]}
+    steps = sum(run["steps"] for run in without) / pairs / periods  # seconds of EVERY steps
     overheads = [100 * (e["all"] - e["evaluation"]) / reports / steps for e in extras]
     seconds, bare = (sum(run["all"] for run in runs) for runs in (with_reports, without))
     return {
         "seats": seats,
         "every": EVERY,
-        "reports": reports * turns,
+        "reports": reports * pairs,
         "seconds_with": seconds,
         "seconds_without": bare,
         "ms_per_report": a_report["all"],
         "cost_percent": 100 * (seconds - bare) / bare,
         "ms_of_parts": {part: ms for part, ms in a_report.items() if part != "all"},
-        "overhead_percent": sum(overheads) / turns,
+        "overhead_percent": sum(overheads) / pairs,
         "overhead_percents": overheads,
     }
 
 
-def span(times: Path, steps: tuple[int, ...]) -> dict[str, float]:
-    """Return the seconds from the first report to the last: all, each part, and the steps' own."""
+def stretches(times: Path, steps: Sequence[int]) -> list[dict[str, float]]:
+    """Return the seconds between each two neighbouring steps: all, each part, and the steps' own.
+
+    Args:
+        times: path of the file that :class:`TimedEngine` has written.
+        steps: steps with a report, in order.
+    """
     lines = [json.loads(line) for line in times.read_text().splitlines()]
     # The last line of a step: should the trials not report together, it counts the last of them.
     by_step = {line["step"]: line for line in lines}
-    first, last = by_step[steps[0]], by_step[steps[-1]]
-    parts = {part: last[part] - first[part] for part in PARTS}
-    whole = last["clock"] - first["clock"]
-    return {"all": whole, **parts, "steps": whole - sum(parts.values())}
+    found = []
+    for first, last in pairwise(by_step[step] for step in steps):
+        parts = {part: last[part] - first[part] for part in PARTS}
+        whole = last["clock"] - first["clock"]
+        found.append({"all": whole, **parts, "steps": whole - sum(parts.values())})
+    return found
 
 
 def _train(
