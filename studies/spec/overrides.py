@@ -140,7 +140,10 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
         raise InputError(f"--set {path}: {'.'.join(parents)} is a value and has no fields")
     allowed = _assignable(target, parents)
     if last not in allowed:
-        raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
+        hint = nearest(last, allowed)
+        if not parents and last in _SEARCHABLE:  # of all arms; a study has no such field itself
+            hint = f"write defaults.{last} to set it for all arms"
+        raise InputError(f"--set {path}: unknown {last!r}; {hint}")
     for key in parents:
         values = values.setdefault(key, {})
     values[last] = value
