@@ -34,7 +34,7 @@ class SeatCopy(NamedTuple):
 
     Attributes:
         step: number of optimizer steps done.
-        tensors: vectors by their names in the file.
+        tensors: tensors by their names in the file.
         layout: shape of every parameter in the groups' vectors, by name.
     """
 

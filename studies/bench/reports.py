@@ -15,7 +15,7 @@ from studies.engine.cluster import Cluster
 from studies.trials.messages import Job, Report
 
 EVERY = 25  # optimizer steps between reports
-_PAIRS = 4  # of a stretch with reports inside and one without
+_PAIRS = 4  # of stretches, one with reports inside and one without
 
 
 class _Jobs:
@@ -107,7 +107,7 @@ def cost(
         {part: more[part] - less[part] for part in less}
         for more, less in zip(with_reports, without, strict=True)
     ]
-    a_report = {p: 1e3 * sum(e[p] for e in extras) / pairs / reports / seats for p in extras[0]}
+    ms_by_part = {p: 1e3 * sum(e[p] for e in extras) / pairs / reports / seats for p in extras[0]}
     steps = sum(run["steps"] for run in without) / pairs / periods  # seconds of EVERY steps
     overheads = [100 * (e["all"] - e["evaluation"]) / reports / steps for e in extras]
     seconds, bare = (sum(run["all"] for run in runs) for runs in (with_reports, without))
@@ -117,9 +117,9 @@ def cost(
         "reports": reports * pairs,
         "seconds_with": seconds,
         "seconds_without": bare,
-        "ms_per_report": a_report["all"],
+        "ms_per_report": ms_by_part["all"],
         "cost_percent": 100 * (seconds - bare) / bare,
-        "ms_of_parts": {part: ms for part, ms in a_report.items() if part != "all"},
+        "ms_of_parts": {part: ms for part, ms in ms_by_part.items() if part != "all"},
         "overhead_percent": sum(overheads) / pairs,
         "overhead_percents": overheads,
     }
@@ -135,12 +135,12 @@ def stretches(times: Path, steps: Sequence[int]) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in times.read_text().splitlines()]
     # The last line of a step: should the trials not report together, it counts the last of them.
     by_step = {line["step"]: line for line in lines}
-    found = []
+    spans = []
     for first, last in pairwise(by_step[step] for step in steps):
         parts = {part: last[part] - first[part] for part in PARTS}
         whole = last["clock"] - first["clock"]
-        found.append({"all": whole, **parts, "steps": whole - sum(parts.values())})
-    return found
+        spans.append({"all": whole, **parts, "steps": whole - sum(parts.values())})
+    return spans
 
 
 def _train(

@@ -195,8 +195,10 @@ class Cluster:
 
     def free(self, name: str) -> None:
         """Free the seat of a trial that is stopped or whose process is gone."""
-        for host in ray.get(self._registry.hosts.remote()):
-            host.free.remote(name)
+        # Should this fail, the seat is freed when its process leaves, or another takes it over.
+        with suppress(ray.exceptions.RayError):
+            for host in ray.get(self._registry.hosts.remote()):
+                host.free.remote(name)
 
     def run(self, source: "Source", check: Callable[[], bool] = _never) -> None:
         """Run all jobs of a source and return when each has ended.

@@ -2,9 +2,10 @@
 
 Trials call a host's ``advance``. The host steps all trials in one pass and admits new ones at every
 step. A trial that has reported trains on at once: while its report is written, stored by the driver
-and answered, it takes the steps before its next report. It waits there until it is asked for that
-report, so its checkpoint is never ahead of the driver by more than one report. Where reports leave
-no steps in between, the host waits a moment for the answer, so that the pack stays full.
+and answered, it takes the steps up to the one before its next report. It waits there until it is
+asked for that report, so its checkpoint is never ahead of the driver by more than one report. Where
+reports leave no steps in between, the host waits a moment for the answer, so that the pack stays
+full.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ from studies.trials.messages import Job, Report
 Result = TypeVar("Result")
 ENGINE = "studies.engine.packs:Engine"
 _POLL_S = 0.05  # between two checks for the text
-_LINGER_S = 0.1  # longest wait for trials that have just reported
+_LINGER_S = 0.1  # longest wait for trials that have just been answered
+_WRITE_S = 1.0  # longest wait for reports that are being written
 
 
 class Host:
@@ -88,7 +90,7 @@ class Host:
             self._release(name, Superseded(name))
             self._engine.attach(occupant)
             self._tokens[name] = token
-            self._expect(name)  # its first call of `advance` follows at once
+            self._expect(name, _LINGER_S)  # its first call of `advance` follows at once
             if alone:
                 self._suspects.add(name)
             stored: Report | None = self._engine.stored_report(name, seen)
@@ -173,9 +175,9 @@ class Host:
                 raise
             raise translated from error
 
-    def _expect(self, name: str) -> None:
-        """Wait a moment for this trial before the next pass."""
-        self._expected[name] = time.monotonic() + _LINGER_S
+    def _expect(self, name: str, seconds: float) -> None:
+        """Wait a moment for this trial before the next pass, unless it runs ahead."""
+        self._expected[name] = time.monotonic() + seconds
 
     def _release(self, name: str, reason: Exception) -> None:
         self._tokens.pop(name, None)
@@ -203,6 +205,9 @@ class Host:
             self._run_operations()
             if self._operations:
                 continue
+            if self._gone:
+                for name in [n for n in self._waiting if n not in self._saving]:
+                    self._answer(name, HostGone(name))
             names = self._next_pass()
             patience = self._patience() if names else None
             if patience is None or patience > 0:
@@ -218,12 +223,10 @@ class Host:
                 if isinstance(result, Future):
                     saved = self._answer_when_saved(name, self._tokens[name], result)
                     self._saving[name] = asyncio.create_task(saved)
-                    self._expect(name)
+                    if not self._engine.is_done(name):
+                        self._expect(name, _WRITE_S)
                 elif result is not None:
                     self._answer(name, result)
-            if self._gone:
-                for name in [n for n in self._waiting if n not in self._saving]:
-                    self._answer(name, HostGone(name))
 
     def _next_pass(self) -> list[str]:
         """Return all trials that can take a step, or a single suspect if there is one."""
@@ -262,6 +265,7 @@ class Host:
         if not is_lost(error):
             return error
         self._gone = True
+        self._wake.set()  # those that wait must hear of it, also if no pass is under way
         return DeviceLost(str(error).strip().splitlines()[0])
 
     def _run_operations(self) -> None:
@@ -301,7 +305,8 @@ class Host:
             result = await asyncio.wrap_future(saved)
         except Exception as error:  # e.g. a full disk, which must not fail the other trials
             result = error
-        del self._saving[name]
+        if self._saving.get(name) is asyncio.current_task():
+            del self._saving[name]
         if self._tokens.get(name) == token:
             self._answer(name, result)
 
@@ -322,7 +327,7 @@ class Host:
             self._ended.append(name)  # its process may die before it calls `detach`
             self._start()
         else:
-            self._expect(name)
+            self._expect(name, _LINGER_S)
 
 
 @phase("host: wait for the text")

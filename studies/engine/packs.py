@@ -127,9 +127,10 @@ class Engine:
     def build(self, job: Job) -> Occupant:
         """Build a seat for a trial, from its checkpoint if it has one.
 
-        This may run during a pass, because it touches nothing that the pass uses. A checkpoint that
-        an earlier process of the trial has caused is waited for. If the checkpoint is damaged or
-        belongs to another trial, the trial trains again from its first step, with the same result.
+        This may run during a pass, because it touches nothing that the pass uses. It waits first
+        for a checkpoint that is still being written for an earlier process of the trial. If the
+        checkpoint is damaged or belongs to another trial, the trial trains again from its first
+        step, with the same result.
         """
         self._files.wait(job.name)
         return self._io.submit(self._occupant, job).result()
@@ -181,8 +182,13 @@ class Engine:
         before, which the driver may not have stored yet.
         """
         occupant = self.occupants[name]
-        step, due = occupant.seat.step, occupant.job.report_steps
-        return step < due[-1] and step + 1 not in due
+        next_step = occupant.seat.step + 1
+        return not self.is_done(name) and next_step not in occupant.job.report_steps
+
+    def is_done(self, name: str) -> bool:
+        """Return whether a trial has taken its last step."""
+        occupant = self.occupants[name]
+        return occupant.seat.step >= occupant.job.report_steps[-1]
 
     def advance(self, names: Sequence[str]) -> dict[str, Result]:
         """Take one optimizer step in the named seats, and report those for which a report is due.

@@ -159,8 +159,8 @@ class _Judge(_Local, FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Pass a result on, and return Tune's code for stopping or continuing the trial.
 
-        A trial that is stopped loses its seat at once: it would train on until its process, which
-        Tune keeps for another trial, calls the host again.
+        A trial that is stopped loses its seat at once. Otherwise it would train on until its
+        process, which Tune keeps for another trial, calls the host again.
         """
         stops = self.keeping_faults(self._take, _trial_name(trial), result)
         if stops:

@@ -213,7 +213,9 @@ def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> _Pack:
 
 
 def _advance(engine: "Engine", names: Sequence[str]) -> float:
-    """Take a step with all trials, and return its seconds, those of writing files included.
+    """Take a step with all trials, and return its seconds.
+
+    They include the writing of files, which a study does beside its next steps.
 
     Raises:
         Exception: The error of a trial that can't be trained, such as one that does not fit.

@@ -213,3 +213,6 @@ def test_command_leaves_out_the_separator_of_the_built_in_text() -> None:
     command = _step(-0.2, 0.2, study).command
     assert command is not None
     assert "separator" not in command
+    command = _step(-0.2, 0.2, replace(study, document_separator="newline")).command
+    assert command is not None
+    assert "--document-separator newline" in command

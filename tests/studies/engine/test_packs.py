@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,12 @@ def test_trial_goes_on_bit_for_bit_from_a_checkpoint_written_beside_its_steps(
     engine.attach(engine.build(broken))
     for _ in range(3):
         engine.advance([broken.name])
-    gate.set()
-    occupant = engine.build(broken)  # waits for the checkpoint
+    with ThreadPoolExecutor(1) as other:
+        building = other.submit(engine.build, broken)
+        with pytest.raises(TimeoutError):
+            building.result(0.3)  # the checkpoint is not written yet
+        gate.set()
+        occupant = building.result()
     assert occupant.seat.step == 2
     engine.attach(occupant)
     last = [advance(engine, broken.name) for _ in range(2)][-1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from studies.engine import host as host_module
-from studies.process.errors import DeviceLost, HostGone, SeatLost
+from studies.process.errors import DeviceLost, HostGone, SeatLost, Superseded
 from studies.trials.messages import Job, Report
 
 _DUE = (2, 5, 6)
@@ -18,7 +18,8 @@ _DUE = (2, 5, 6)
 class Scripted:
     """An engine that counts; trials report at steps 2, 5 and 6, and tests write the reports.
 
-    Trial ``b`` diverges at step 4, and the device is lost in the fourth step of trial ``c``.
+    Trial ``b`` diverges at step 4. The device is lost in the fourth step of trial ``c``, and when
+    a seat of trial ``e`` is built.
     """
 
     def __init__(self, blocks: object) -> None:
@@ -27,6 +28,8 @@ class Scripted:
         self.written: dict[tuple[str, int], Future[Report]] = {}
 
     def build(self, job: Job) -> Job:
+        if job.name == "e":
+            raise RuntimeError("CUDA error: device-side assert triggered")
         return job
 
     def attach(self, job: Job) -> None:
@@ -40,6 +43,9 @@ class Scripted:
 
     def runs_ahead(self, name: str) -> bool:
         return self.steps[name] < _DUE[-1] and self.steps[name] + 1 not in _DUE
+
+    def is_done(self, name: str) -> bool:
+        return self.steps[name] == _DUE[-1]
 
     def advance(self, names: Sequence[str]) -> dict[str, Any]:
         self.passes.append(list(names))
@@ -70,11 +76,11 @@ def _run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-async def _seated(host: host_module.Host, name: str) -> asyncio.Task[Report]:
+async def _seated(host: host_module.Host, name: str, token: str = "") -> asyncio.Task[Report]:
     """Return the task that waits for the first report of a trial that has just got a seat."""
     job = Job(name=name, adapter={}, training={}, seed=0, data_seed=0, report_steps=_DUE, folder="")
-    await host.attach(job.to_dict(), name, 0)
-    return asyncio.create_task(host.advance(name, name))
+    await host.attach(job.to_dict(), token or name, 0)
+    return asyncio.create_task(host.advance(name, token or name))
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -160,12 +166,13 @@ def test_freed_trial_stops_running_ahead(host: host_module.Host) -> None:
         first = await _seated(host, "a")
         await _until(lambda: ("a", 2) in engine.written)
         await host.free("a")
+        passes = len(engine.passes)
         with pytest.raises(SeatLost):
             await first
         engine.write("a", 2)  # too late; nobody gets it
         await _at_rest(engine)
         assert not engine.steps
-        assert max(len(names) for names in engine.passes) == 1
+        assert len(engine.passes) == passes
 
     _run(test)
 
@@ -184,5 +191,93 @@ def test_device_lost_running_ahead_is_told_to_those_who_were_in_the_pass(
             await host.advance("c", "c")
         with pytest.raises(HostGone):
             await host.advance("c", "c")
+
+    _run(test)
+
+
+async def _next(host: host_module.Host, name: str, step: int) -> asyncio.Task[Report]:
+    """Write a report, wait until its trial has it, and ask for the next."""
+    engine: Any = host._engine
+    await _until(functools.partial(engine.written.__contains__, (name, step)))
+    engine.write(name, step)
+    await _until(lambda: name not in host._waiting)
+    return asyncio.create_task(host.advance(name, name))
+
+
+def test_last_report_of_a_trial_holds_up_no_other(
+    host: host_module.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "_LINGER_S", 100.0)
+    monkeypatch.setattr(host_module, "_WRITE_S", 100.0)
+
+    async def test() -> None:
+        engine: Any = host._engine
+        tasks = [await _seated(host, "a")]
+        for step in _DUE[:-1]:
+            tasks.append(await _next(host, "a", step))
+        await _until(lambda: ("a", _DUE[-1]) in engine.written)
+        tasks.append(await _seated(host, "d"))
+        await _until(lambda: engine.steps["d"] == 4)
+        engine.write("a", _DUE[-1])
+
+    _run(test)
+
+
+def test_pack_stays_whole_where_files_take_longer_to_write_than_answers(
+    host: host_module.Host,
+) -> None:
+    """Both trials report at steps 5 and 6; the files of one take three times as long."""
+
+    async def test() -> None:
+        engine: Any = host._engine
+        tasks = [await _seated(host, name) for name in ("a", "d")]
+        await _until(lambda: {("a", 2), ("d", 2)} <= engine.written.keys())
+        tasks += [await _next(host, name, 2) for name in ("a", "d")]
+        await _until(lambda: {("a", 5), ("d", 5)} <= engine.written.keys())
+        passes = len(engine.passes)
+        tasks.append(await _next(host, "a", 5))
+        await asyncio.sleep(3 * host_module._LINGER_S)
+        tasks.append(await _next(host, "d", 5))
+        await _until(lambda: {("a", 6), ("d", 6)} <= engine.written.keys())
+        assert [sorted(names) for names in engine.passes[passes:]] == [["a", "d"]]
+
+    _run(test)
+
+
+def test_trial_that_waits_hears_of_a_device_lost_between_passes(
+    host: host_module.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "_LINGER_S", 100.0)
+
+    async def test() -> None:
+        engine: Any = host._engine
+        answered = await _seated(host, "d")
+        await _until(lambda: ("d", 2) in engine.written)
+        await _until(lambda: engine.steps["d"] == 4)
+        engine.write("d", 2)
+        await answered  # the host now waits for its next question
+        waiting = await _seated(host, "a")
+        await _at_rest(engine)
+        with pytest.raises(DeviceLost, match="device-side assert"):
+            await _seated(host, "e")
+        with pytest.raises(HostGone):
+            await waiting
+
+    _run(test)
+
+
+def test_second_process_of_a_trial_gets_no_answer_of_the_first(host: host_module.Host) -> None:
+    async def test() -> None:
+        engine: Any = host._engine
+        first = await _seated(host, "a")
+        await _until(lambda: ("a", 2) in engine.written)
+        written = engine.written.pop(("a", 2))
+        second = await _seated(host, "a", "of the second")
+        with pytest.raises(Superseded):
+            await first
+        written.set_result(Report(step=99))
+        await _until(lambda: ("a", 2) in engine.written)
+        engine.write("a", 2)
+        assert (await second).step == 2
 
     _run(test)
