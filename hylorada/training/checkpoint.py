@@ -9,7 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,35 +29,56 @@ _UNTRAINED = "untrained/"  # begins the names of parameters outside the optimize
 _Shape = tuple[tuple[int, ...], torch.dtype]
 
 
-def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
-    """Write a seat so that a crash at any moment leaves either the previous file or the new one.
+class SeatCopy(NamedTuple):
+    """The state of a seat at one step, on the CPU; the seat may train on meanwhile.
 
-    The few vectors of a seat are written as they are, because hundreds of small copies from a GPU
+    Attributes:
+        step: number of optimizer steps done.
+        tensors: tensors by their names in the file.
+        layout: shape of every parameter in the groups' vectors, by name.
+    """
+
+    step: int
+    tensors: dict[str, Tensor]
+    layout: dict[str, list[int]]
+
+
+def copy_seat(seat: Seat) -> SeatCopy:
+    """Copy the state of a seat between two steps.
+
+    The few vectors of a seat are copied as they are, because hundreds of small copies from a GPU
     take longer than the training between two reports. The layout of the parameters in them is
     stored beside them.
+    """
+    tensors = {
+        f"{g.settings['name']}/{v}": _copied(getattr(g, v)) for g in seat.groups for v in _VECTORS
+    }
+    tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
+    tensors |= {n: _copied(p) for n, p in _untrained(seat).items()}
+    tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
+    return SeatCopy(seat.step, tensors, _layout(seat))
+
+
+def write_seat(copy: SeatCopy, path: Path, extra: dict[str, Any]) -> None:
+    """Write a seat so that a crash at any moment leaves either the previous file or the new one.
 
     Args:
-        seat: a seat between two steps.
+        copy: state of the seat.
         path: path of the file; its folder must exist.
         extra: JSON values stored beside the tensors.
     """
-    tensors = {
-        f"{g.settings['name']}/{v}": getattr(g, v).detach().cpu().clone()
-        for g in seat.groups
-        for v in _VECTORS
-    }
-    tensors |= {f"{g.settings['name']}/step": g.step.clone() for g in seat.groups}
-    tensors |= {n: p.detach().cpu().clone() for n, p in _untrained(seat).items()}
-    tensors["dropout_stream"] = seat.adapter.dropout_stream.get_state()
     texts = {
-        "step": str(seat.step),
+        "step": str(copy.step),
         "extra": json.dumps(extra),
-        "layout": json.dumps(_layout(seat)),
+        "layout": json.dumps(copy.layout),
     }
-    content = save(
-        tensors, metadata={"format": _FORMAT, "crc32": _checksum(tensors, texts), **texts}
-    )
-    replace_file(path, content)
+    metadata = {"format": _FORMAT, "crc32": _checksum(copy.tensors, texts), **texts}
+    replace_file(path, save(copy.tensors, metadata=metadata))
+
+
+def save_seat(seat: Seat, path: Path, extra: dict[str, Any]) -> None:
+    """Copy a seat and write it; see :func:`copy_seat` and :func:`write_seat`."""
+    write_seat(copy_seat(seat), path, extra)
 
 
 def load_seat(seat: Seat, path: Path) -> dict[str, Any]:
@@ -162,6 +183,14 @@ def _checksum(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
 def _untrained(seat: Seat) -> dict[str, Tensor]:
     """Return the parameters outside the groups by their names in the file."""
     return {f"{_UNTRAINED}{name}": p for name, p in seat.adapter.untrained().items()}
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Copy a tensor to the CPU, on one thread: waking others takes longer than the copy."""
+    if tensor.device.type != "cpu":
+        return tensor.detach().cpu()
+    content = tensor.detach().reshape(-1).view(torch.uint8).numpy().copy()
+    return torch.from_numpy(content).view(tensor.dtype).view(tensor.shape)
 
 
 def _layout(seat: Seat) -> dict[str, list[int]]:

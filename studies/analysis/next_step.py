@@ -223,8 +223,8 @@ def _place(study: Study, *, larger: bool = False) -> list[str]:
         return []
     usual, infos = Study(definition="", name=""), field_infos(Study)
     chosen = [name for name in _PLACE if getattr(study, name) != getattr(usual, name)]
-    if "data" not in chosen and "document_separator" in chosen:
-        chosen.remove("document_separator")  # decided for the built-in text, not chosen
+    if "data" not in chosen and study.document_separator == "eos":
+        chosen.remove("document_separator")  # what `auto` has decided for the built-in text
     words: list[str] = []
     for name in chosen:
         if larger and name == "block_size":

@@ -12,7 +12,7 @@ from studies.analysis.verdict import listed
 from studies.spec.proposals.start_entries import origins
 from studies.spec.study import Study
 from studies.trials.records import STOPPED, Record
-from studies.trials.winners import winners
+from studies.trials.winners import confirm_runs
 
 if TYPE_CHECKING:
     from studies.trials.store import Store  # imports Optuna
@@ -48,15 +48,8 @@ def result_notes(store: "Store", losses: ConfirmLosses, paired: Runs) -> list[st
 def _lost_runs(store: "Store") -> list[str]:
     """Name the confirm runs that diverged or failed: leaving them out flatters their arm."""
     study, notes = store.study, []
-    confirmed = winners(study, store.records)
     for arm in study.arms:
-        runs = [
-            r
-            for (_, a), w in confirmed.items()
-            if a == arm
-            for r in w.runs(store.records, "confirm")
-            if r.factor == 1
-        ]
+        runs = confirm_runs(study, store.records, arm)
         lost = [r for r in runs if r.state in ("diverged", "failed")]
         finished = any(r.state == "complete" for r in runs)
         effect = "its seed is left out of every arm" if finished else "the arm has no result"

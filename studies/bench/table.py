@@ -120,10 +120,16 @@ def _report_lines(bench: Bench) -> list[str]:
     report = bench.report
     if not report:
         return []
+    parts, pairs = report["ms_of_parts"], report["overhead_percents"]
     return [
         f"a report every {report['every']} steps ({report['seats']} seats through Tune and host, "
         f"{report['eval_blocks']} validation blocks): {report['cost_percent']:+.1f} % of time, "
-        f"{report['ms_per_report']:.0f} ms a seat's report"
+        f"{report['ms_per_report']:.1f} ms a seat's report, of which the evaluation takes "
+        f"{parts['evaluation']:.1f} ms",
+        f"a report beyond its evaluation: {report['overhead_percent']:+.1f} % of "
+        f"{report['every']} steps ({min(pairs):+.1f} to {max(pairs):+.1f} in {len(pairs)} pairs): "
+        f"checkpoint {parts['checkpoint']:.1f} ms, waiting between steps {parts['waiting']:.1f} "
+        f"ms, slower steps {parts['steps']:.1f} ms",
     ]
 
 

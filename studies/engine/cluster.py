@@ -16,9 +16,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hylorada import InputError
 from studies.analysis.forecast.forecast import Place
-from studies.engine.host import start_registry
 from studies.engine.nodes import Gate, nodes_with, training_nodes, wait_for
 from studies.engine.ray_start import is_theirs, start_ray, stop_ray
+from studies.engine.registry import start_registry
 from studies.process.errors import HOST_TRIES, DeviceLost, HostGone, StudyStopped, host_died
 from studies.process.phases import phase
 
@@ -194,9 +194,11 @@ class Cluster:
         }
 
     def free(self, name: str) -> None:
-        """Free the seat of a trial whose process is gone."""
-        for host in ray.get(self._registry.hosts.remote()):
-            host.free.remote(name)
+        """Free the seat of a trial that is stopped or whose process is gone."""
+        # Should this fail, the seat is freed when its process leaves, or another takes it over.
+        with suppress(ray.exceptions.RayError):
+            for host in ray.get(self._registry.hosts.remote()):
+                host.free.remote(name)
 
     def run(self, source: "Source", check: Callable[[], bool] = _never) -> None:
         """Run all jobs of a source and return when each has ended.

@@ -1,38 +1,38 @@
-"""The actor that owns the packs of one device (the host), and the registry of all hosts.
+"""The host: the actor that owns the packs of one device.
 
-Trials call a host's ``advance``. The host steps all waiting trials in one pass, admits new trials
-at every step, and waits a moment for trials that have just reported, so that the pack stays full.
+Trials call a host's ``advance``. The host steps all trials in one pass and admits new ones at every
+step. A trial that has reported trains on at once: while its report is written, stored by the driver
+and answered, it takes the steps up to the one before its next report. It waits there until it is
+asked for that report, so its checkpoint is never ahead of the driver by more than one report. Where
+reports leave no steps in between, the host waits a moment for the answer, so that the pack stays
+full.
 """
 
 import asyncio
 import importlib
-import os
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
 from ray import cloudpickle as pickle
 from ray.experimental.internal_kv import _internal_kv_get
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hylorada.runtime.cores import available_cores
-from studies.engine.nodes import Gate, node_of
-from studies.process.environment import ALLOCATOR
-from studies.process.errors import DeviceLost, HostGone, SeatLost, StudyStopped, Superseded
+from studies.process.errors import DeviceLost, HostGone, SeatLost, Superseded
 from studies.process.phases import phase
 from studies.trials.messages import Job, Report
 
 Result = TypeVar("Result")
 ENGINE = "studies.engine.packs:Engine"
 _POLL_S = 0.05  # between two checks for the text
-_LINGER_S = 0.1  # longest wait for trials that have just reported
+_LINGER_S = 0.1  # longest wait for trials that have just been answered
+_WRITE_S = 1.0  # longest wait for reports that are being written
 
 
 class Host:
-    """The actor that serves many trials with one engine; made by the :class:`Registry`.
+    """The actor that serves many trials with one engine; made by the registry.
 
     Every process of a trial has its own token. Tune may start a process for a trial, give the trial
     to another one, and stop the first, whose late calls must not disturb the second.
@@ -52,6 +52,11 @@ class Host:
         self._builder = ThreadPoolExecutor(1)  # builds seats while other trials train
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, asyncio.Future[Report]] = {}
+        # Reports that become answers as soon as their files are written.
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        # Ends of trials that diverged or failed running ahead; nobody has asked for them yet.
+        self._early: dict[str, Report | Exception] = {}
+        self._ended: list[str] = []  # trials that leave before the next pass
         # Trials that have just reported, each with the time at which to stop waiting for it.
         self._expected: dict[str, float] = {}
         # Trials of a pass that failed. Each trains alone until its next report.
@@ -85,7 +90,7 @@ class Host:
             self._release(name, Superseded(name))
             self._engine.attach(occupant)
             self._tokens[name] = token
-            self._expect(name)  # its first call of `advance` follows at once
+            self._expect(name, _LINGER_S)  # its first call of `advance` follows at once
             if alone:
                 self._suspects.add(name)
             stored: Report | None = self._engine.stored_report(name, seen)
@@ -103,7 +108,7 @@ class Host:
         await self._between_passes(leave)
 
     async def free(self, name: str) -> None:
-        """Free the seat of a trial whose process is gone."""
+        """Free the seat of a trial that is stopped or whose process is gone."""
         await self._between_passes(lambda: self._release(name, SeatLost(name)))
 
     async def advance(self, name: str, token: str) -> Report:
@@ -112,15 +117,17 @@ class Host:
         Raises:
             SeatLost: the trial has no seat here.
             Superseded: a newer process of the trial has the seat.
-            DeviceLost: the device was lost in this pass.
-            HostGone: the device was lost before this call, or while it waited for its pass.
+            DeviceLost: the device was lost in a pass of this trial.
+            HostGone: the device was lost while the trial had no part in a pass.
         """
-        if self._gone:
+        if self._gone and name not in self._early:
             raise HostGone(name)
         if self._tokens.get(name) != token:
             raise Superseded(name) if name in self._tokens else SeatLost(name)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
         self._expected.pop(name, None)
+        if name in self._early:
+            self._answer(name, self._early.pop(name))
         self._start()
         report: Report = await future
         return report
@@ -168,13 +175,14 @@ class Host:
                 raise
             raise translated from error
 
-    def _expect(self, name: str) -> None:
-        """Wait a moment for this trial before the next pass."""
-        self._expected[name] = time.monotonic() + _LINGER_S
+    def _expect(self, name: str, seconds: float) -> None:
+        """Wait a moment for this trial before the next pass, unless it runs ahead."""
+        self._expected[name] = time.monotonic() + seconds
 
     def _release(self, name: str, reason: Exception) -> None:
         self._tokens.pop(name, None)
         self._expected.pop(name, None)
+        self._early.pop(name, None)
         waiting = self._waiting.pop(name, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(reason)
@@ -197,10 +205,14 @@ class Host:
             self._run_operations()
             if self._operations:
                 continue
-            if not self._waiting or self._expects():
-                await self._sleep()
-                continue
+            if self._gone:
+                for name in [n for n in self._waiting if n not in self._saving]:
+                    self._answer(name, HostGone(name))
             names = self._next_pass()
+            patience = self._patience() if names else None
+            if patience is None or patience > 0:
+                await self._sleep(patience)
+                continue
             try:
                 results = await asyncio.get_running_loop().run_in_executor(
                     self._thread, self._engine.advance, names
@@ -208,15 +220,25 @@ class Host:
             except Exception as error:
                 results = self._results_of_failed(names, error)
             for name, result in results.items():
-                self._answer(name, result)
-            if self._gone:
-                for name in list(self._waiting):
-                    self._answer(name, HostGone(name))
+                if isinstance(result, Future):
+                    saved = self._answer_when_saved(name, self._tokens[name], result)
+                    self._saving[name] = asyncio.create_task(saved)
+                    if not self._engine.is_done(name):
+                        self._expect(name, _WRITE_S)
+                elif result is not None:
+                    self._answer(name, result)
 
     def _next_pass(self) -> list[str]:
-        """Return all waiting trials, or a single suspect if there is one."""
-        names = [n for n in self._waiting if n in self._tokens]
+        """Return all trials that can take a step, or a single suspect if there is one."""
+        names = [] if self._gone else [n for n in self._tokens if self._can_step(n)]
         return [n for n in names if n in self._suspects][:1] or names
+
+    def _can_step(self, name: str) -> bool:
+        """Return whether a trial is asked for its next report or may run ahead of the question."""
+        if name in self._early:
+            return False
+        asked = name in self._waiting and name not in self._saving
+        return asked or self._engine.runs_ahead(name)
 
     def _results_of_failed(self, names: list[str], error: Exception) -> dict[str, Any]:
         """Return the results of a pass that failed as a whole.
@@ -243,9 +265,13 @@ class Host:
         if not is_lost(error):
             return error
         self._gone = True
+        self._wake.set()  # those that wait must hear of it, also if no pass is under way
         return DeviceLost(str(error).strip().splitlines()[0])
 
     def _run_operations(self) -> None:
+        ended, self._ended = self._ended, []
+        for name in ended:
+            self._release(name, SeatLost(name))
         operations, self._operations = self._operations, []
         for future, operation in operations:
             if future.done():  # the caller is gone
@@ -257,36 +283,51 @@ class Host:
             except Exception as error:
                 future.set_exception(self._note_loss(error))
 
-    def _expects(self) -> bool:
-        """Return whether a trial that has just reported is still worth waiting for."""
+    def _patience(self) -> float:
+        """Return for how many seconds to wait for trials that have just reported.
+
+        Those that run ahead aren't waited for.
+        """
         now = time.monotonic()
         self._expected = {n: until for n, until in self._expected.items() if until > now}
-        return bool(self._expected)
+        held = [t for n, t in self._expected.items() if not self._engine.runs_ahead(n)]
+        return max(held, default=now) - now
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, seconds: float | None) -> None:
         self._wake.clear()
-        now = time.monotonic()
-        timeout = max(self._expected.values()) - now if self._waiting and self._expected else None
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
-        except TimeoutError:
-            self._expected.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
 
-    def _answer(self, name: str, result: Report | Exception | None) -> None:
-        if result is None:
-            return
-        waiting = self._waiting.pop(name, None)
+    async def _answer_when_saved(self, name: str, token: str, saved: Future[Report]) -> None:
+        """Answer with a report when its files are written, or with the error if they can't be."""
+        result: Report | Exception
+        try:
+            result = await asyncio.wrap_future(saved)
+        except Exception as error:  # e.g. a full disk, which must not fail the other trials
+            result = error
+        if self._saving.get(name) is asyncio.current_task():
+            del self._saving[name]
+        if self._tokens.get(name) == token:
+            self._answer(name, result)
+
+    def _answer(self, name: str, result: Report | Exception) -> None:
+        """Give a trial its report or error, or keep it until the trial asks for it."""
         self._suspects.discard(name)
-        if waiting is None or waiting.done():
+        if name not in self._waiting or name in self._saving:
+            self._early[name] = result
+            return
+        waiting = self._waiting.pop(name)
+        if waiting.done():
             return
         if isinstance(result, Exception):
             waiting.set_exception(result)
         else:
             waiting.set_result(result)
         if isinstance(result, Exception) or result.done:
-            self._release(name, SeatLost(name))  # its process may die before it calls `detach`
+            self._ended.append(name)  # its process may die before it calls `detach`
+            self._start()
         else:
-            self._expect(name)
+            self._expect(name, _LINGER_S)
 
 
 @phase("host: wait for the text")
@@ -298,90 +339,3 @@ def _text(key: bytes) -> Any:
     while (reference := _internal_kv_get(key)) is None:
         time.sleep(_POLL_S)
     return ray.get(pickle.loads(reference))
-
-
-class Registry:
-    """The actor that makes a host for each device on demand, and a new one when it has died.
-
-    Args:
-        engine: arguments of every host's engine. A key ``engine`` with ``module:Class`` replaces
-            the default engine class.
-        text_key: key in Ray's internal key-value store under which hosts find the text, as soon as
-            the driver has it.
-        gate: check for nodes that join later; None where no node can join.
-        gpus: ids of the GPUs that one host owns together; empty for a host on each GPU.
-    """
-
-    @phase("registry: setup")
-    def __init__(
-        self, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str
-    ) -> None:
-        self._engine, self._text_key, self._gate, self._gpus = engine, text_key, gate, gpus
-        self._hosts: dict[tuple[str, str], tuple[Any, str]] = {}
-        self._lock = asyncio.Lock()
-
-    async def host(self, node: str, gpu: str, lost: str | None = None) -> tuple[Any, str]:
-        """Return the host of a device.
-
-        Args:
-            node: Ray's id of the node.
-            gpu: id of the GPU on it; empty for the CPU.
-            lost: id of a host that the caller knows to be dead.
-
-        Returns:
-            The actor's handle and its id, which no later host of the device shares.
-
-        Raises:
-            StudyStopped: the node has joined since the start and does not pass the gate.
-        """
-        gpu = self._gpus or gpu
-        async with self._lock:
-            await self._admit(node)
-            known = self._hosts.get((node, gpu))
-            if known is not None and known[1] == lost:
-                ray.kill(known[0])  # a host whose device is lost still runs and holds memory
-                known = None
-            if known is None:
-                known = self._hosts[node, gpu] = self._make(node, gpu), uuid.uuid4().hex
-            return known
-
-    async def _admit(self, node: str) -> None:
-        if self._gate is None or node in self._gate.admitted:
-            return
-        if problems := await asyncio.to_thread(self._gate.admit, [node_of(node)]):
-            raise StudyStopped("\n".join(problems))
-
-    async def hosts(self) -> list[Any]:
-        """Return the handles of all hosts made so far."""
-        return [handle for handle, _ in self._hosts.values()]
-
-    def _make(self, node: str, gpu: str) -> Any:
-        engine = {**self._engine, "device": "cuda" if gpu else "cpu"}
-        actor = ray.remote(Host).options(
-            num_cpus=0,
-            max_concurrency=1000,
-            runtime_env={
-                "env_vars": {
-                    "CUDA_VISIBLE_DEVICES": gpu,
-                    "OMP_NUM_THREADS": str(available_cores()),
-                    **({} if gpu else {k: os.environ.get(k, v) for k, v in ALLOCATOR.items()}),
-                }
-            },
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        )
-        return actor.remote(engine, self._text_key)
-
-
-def start_registry(
-    name: str, engine: Mapping[str, Any], text_key: bytes, gate: Gate | None, gpus: str = ""
-) -> Any:
-    """Start the registry on this node, so that it lives as long as the driver."""
-    here = ray.get_runtime_context().get_node_id()
-    actor = ray.remote(Registry).options(
-        name=name,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-    )
-    return actor.remote(engine, text_key, gate, gpus)

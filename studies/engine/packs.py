@@ -4,7 +4,7 @@ import io
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,14 +30,15 @@ from hylorada import (
     load_seat,
     probe,
     read_step,
-    save_seat,
 )
 from hylorada.multi_adapter.spread_base import is_spread
 from hylorada.runtime.checksums import digest
 from hylorada.runtime.cores import available_cores
 from hylorada.runtime.devices import own_threads
 from hylorada.runtime.memory import process_peak
-from studies.files.folder_files import patiently, write_atomically
+from hylorada.training.checkpoint import copy_seat
+from studies.engine.report_files import ReportFiles, Unwritten
+from studies.files.folder_files import patiently
 from studies.trials.messages import CHECKPOINT, OWNER, Job, Report, block_file, split_for
 
 BLOCK_NLL = block_file("test")
@@ -45,6 +46,10 @@ PADDED_TRAIN = split_for("train", {"replication_pads": True})
 _PROBED_SEATS = (4, 8, 16, 32, 64)
 _PROBE_STEPS = 4
 _IO_THREADS = 8  # threads that build and save seats
+
+# What a pass gives for a trial: a report; a report whose files are still being written; an
+# exception that fails only this trial; or None if the trial continues without a report.
+Result = Report | Future[Report] | Exception | None
 
 
 @dataclass
@@ -112,6 +117,7 @@ class Engine:
         self._unread: list[tuple[list[Any], dict[str, Occupant]]] = []
         # The initializer is explained at `Lanes`.
         self._io = ThreadPoolExecutor(_IO_THREADS, initializer=own_threads, initargs=(1,))
+        self._files = ReportFiles(self._io)
 
     def probe(self, jobs: Sequence[Job]) -> None:
         """Try one job of each arm; see :func:`hylorada.probe`.
@@ -124,10 +130,12 @@ class Engine:
     def build(self, job: Job) -> Occupant:
         """Build a seat for a trial, from its checkpoint if it has one.
 
-        This may run during a pass, because it touches nothing that the pass uses. If the checkpoint
-        is damaged or belongs to another trial, the trial trains again from its first step, with the
-        same result.
+        This may run during a pass, because it touches nothing that the pass uses. It waits first
+        for a checkpoint that is still being written for an earlier process of the trial. If the
+        checkpoint is damaged or belongs to another trial, the trial trains again from its first
+        step, with the same result.
         """
+        self._files.wait(job.name)
         return self._io.submit(self._occupant, job).result()
 
     def _occupant(self, job: Job) -> Occupant:
@@ -170,16 +178,32 @@ class Engine:
         last = self.occupants[name].last
         return last if last is not None and last.step > after else None
 
-    def advance(self, names: Sequence[str]) -> dict[str, Report | Exception | None]:
+    def runs_ahead(self, name: str) -> bool:
+        """Return whether a trial may take its next step before the driver has asked for it.
+
+        It may not if that step is due a report: the checkpoint would replace that of the report
+        before, which the driver may not have stored yet.
+        """
+        occupant = self.occupants[name]
+        next_step = occupant.seat.step + 1
+        return not self.is_done(name) and next_step not in occupant.job.report_steps
+
+    def is_done(self, name: str) -> bool:
+        """Return whether a trial has taken its last step."""
+        occupant = self.occupants[name]
+        return occupant.seat.step >= occupant.job.report_steps[-1]
+
+    def advance(self, names: Sequence[str]) -> dict[str, Result]:
         """Take one optimizer step in the named seats, and report those for which a report is due.
+
+        The files of a report are written by other threads, while the next pass may already run.
 
         On a GPU the step is only queued: the results of one step are read while the next one runs,
         unless a report is due. A divergence is therefore noticed one step late; its report still
         names the step at which it happened.
 
         Returns:
-            For each name a report, an exception that fails only this trial, or None if the trial
-            continues without a report.
+            A :data:`Result` for each name.
         """
         began = time.perf_counter()
         seated = {n: self.occupants[n] for n in names}
@@ -188,18 +212,16 @@ class Engine:
         earlier, self._unread = self._unread, [(started, seated)]
         if due or not self._on_gpu:
             earlier, self._unread = [*earlier, *self._unread], []
-        results: dict[str, Report | Exception | None] = dict.fromkeys(names)
+        results: dict[str, Result] = dict.fromkeys(names)
         for step in earlier:
             results |= self._read(*step)
         self._charge(seated.values(), began)
         results |= self._report({n: o for n, o in due.items() if results[n] is None})
         return results
 
-    def _read(
-        self, started: Any, seated: Mapping[str, Occupant]
-    ) -> dict[str, Report | Exception | None]:
+    def _read(self, started: Any, seated: Mapping[str, Occupant]) -> dict[str, Result]:
         """Read the losses of a step, and return a result for each trial that the step has ended."""
-        ended: dict[str, Report | Exception | None] = {}
+        ended: dict[str, Result] = {}
         for name, loss in read_step(started).items():
             occupant = seated[name]
             if self.occupants.get(name) is not occupant:
@@ -262,8 +284,8 @@ class Engine:
         (evaluation,) = self._lanes.evaluate([], self.blocks[split])
         return {**evaluation.metrics(), "tokens": evaluation.tokens}
 
-    def _report(self, due: Mapping[str, Occupant]) -> dict[str, Report | Exception | None]:
-        """Evaluate the seats for which a report is due together, and save each."""
+    def _report(self, due: Mapping[str, Occupant]) -> dict[str, Result]:
+        """Evaluate the seats for which a report is due together, and begin to save each."""
         if not due:
             return {}
         began = time.perf_counter()
@@ -271,15 +293,10 @@ class Engine:
         ending = {n: o for n, o in due.items() if o.seat.step == o.job.report_steps[-1]}
         by_name = self._evaluate(ending, {n: o.job.last_split for n, o in ending.items()})
         self._charge(due.values(), began)
-
-        def save(name: str) -> Report | Exception:
-            try:
-                return self._save(due[name], evaluations[name], by_name.get(name))
-            except Exception as error:  # e.g. a full disk, which must not fail the other trials
-                return error
-
-        # All at once, because each save waits for the disk.
-        return dict(zip(due, self._io.map(save, due), strict=True))
+        reports = {n: self._capture(o, evaluations[n], by_name.get(n)) for n, o in due.items()}
+        # Each write waits for the disk, so they run beside each other and beside the next passes.
+        # None begins before all seats are copied, because it would take Python's global lock.
+        return {n: r if isinstance(r, Report) else self._files.write(r) for n, r in reports.items()}
 
     def _evaluate(
         self, occupants: Mapping[str, Occupant], splits: Mapping[str, str]
@@ -296,7 +313,10 @@ class Engine:
             by_name |= zip(names, evaluations, strict=True)
         return by_name
 
-    def _save(self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None) -> Report:
+    def _capture(
+        self, occupant: Occupant, evaluation: Evaluation, last: Evaluation | None
+    ) -> Report | Unwritten:
+        """Return a trial's report, with a copy of its seat unless the trial has diverged."""
         seat, job = occupant.seat, occupant.job
         if not np.isfinite(evaluation.nll):
             return self._diverged(occupant, Diverged("validation loss", seat.step))
@@ -304,33 +324,22 @@ class Engine:
             "train/nll": float(np.mean(occupant.losses)) if occupant.losses else float("nan")
         }
         metrics |= {f"eval/{k}": v for k, v in evaluation.metrics().items()}
-        folder = Path(job.folder)
-        patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
-        block_nll, digests = None, {}
+        files: dict[Path, bytes] = {}
         if last is not None:
             metrics |= {f"{job.last_split}/{k}": v for k, v in last.metrics().items()}
-            path = folder / block_file(job.last_split)
-            block_nll = str(path)
-            content = _array_file(last.block_bins)
-            digests[path.name] = digest(content)
-            write_atomically(path, content)
+            files[Path(job.folder) / block_file(job.last_split)] = _array_file(last.block_bins)
         report = Report(
             **_described(seat),
             step=seat.step,
             metrics=metrics,
             seconds=occupant.seconds,
             done=seat.step == job.report_steps[-1],
-            block_nll=block_nll,
-            digests=digests,
+            block_nll=next(map(str, files), None),
+            digests={path.name: digest(content) for path, content in files.items()},
         )
         occupant.losses = []
         occupant.last = report
-        checkpoint = folder / CHECKPOINT
-        patiently(
-            lambda: save_seat(seat, checkpoint, {**report.to_dict(), OWNER: job.digest()}),
-            checkpoint,
-        )
-        return report
+        return Unwritten(job, copy_seat(seat), report, files)
 
     @staticmethod
     def _diverged(occupant: Occupant, error: Diverged) -> Report:

@@ -157,8 +157,14 @@ class _Judge(_Local, FIFOScheduler):
         self._new_jobs = self._check() or self._new_jobs
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Pass a result on, and return Tune's code for stopping or continuing the trial."""
+        """Pass a result on, and return Tune's code for stopping or continuing the trial.
+
+        A trial that is stopped loses its seat at once. Otherwise it would train on until its
+        process, which Tune keeps for another trial, calls the host again.
+        """
         stops = self.keeping_faults(self._take, _trial_name(trial), result)
+        if stops:
+            self.keeping_faults(self._free, _trial_name(trial))
         return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
@@ -248,7 +254,7 @@ def run_trials(
         source: source of the jobs.
         check: called at each report and every second; raises if the run should end, and returns
             whether the source has new jobs.
-        free: frees the seat of a trial whose process is gone.
+        free: frees the seat of a trial that is stopped or whose process is gone.
         registry: name of the registry of hosts.
         resources: resources that each trial requests.
         waiting: number of trials that may wait for resources; see :class:`Slots`.

@@ -2,7 +2,7 @@
 
 ```
 Exception
-├── StudyStopped      The study can't continue for now. Raised by the engine (`cluster`, `host`,
+├── StudyStopped      The study can't continue for now. Raised by the engine (`cluster`, `registry`,
 │   │                 `ray_start`, `tune_loop`) and `search.stages`, and made by `as_stop` from
 │   │                 faults of storage. A trial's process returns it as text (`engine.trainable`),
 │   │                 and `tune_loop` raises it again in the driver. Caught by `cli.commands`, which

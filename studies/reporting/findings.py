@@ -17,7 +17,7 @@ from studies.statistics.agreement import Agreement
 from studies.statistics.gating import STANDS_OUT, entropy_bits, information_bits, leanings
 from studies.statistics.tuning import TuningCurve, tuning_curve
 from studies.trials.records import Record, is_finite, records_of
-from studies.trials.winners import winners
+from studies.trials.winners import confirm_runs
 
 _LEVEL = 0.05
 _LEAST_BITS = 0.01  # the least information that is given as a number
@@ -64,13 +64,7 @@ def findings(
 
 def _confirmed(arm: str, records: Mapping[str, Record], study: Study) -> list[Record]:
     """Return the arm's complete confirm runs at the winning common values, by search and seed."""
-    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
-    return [
-        r
-        for w in of_arm
-        for r in w.runs(records, "confirm")
-        if r.state == "complete" and r.factor == 1
-    ]
+    return [r for r in confirm_runs(study, records, arm) if r.state == "complete"]
 
 
 def _tuning(

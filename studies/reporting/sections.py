@@ -32,7 +32,7 @@ from studies.reporting.tables import (
 from studies.spec.study import Study
 from studies.trials.explanations import Explanation, read_explanations
 from studies.trials.records import Record, records_of
-from studies.trials.winners import winners
+from studies.trials.winners import confirm_runs, winners
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ def _boundaries(arm: str, records: Mapping[str, Record], study: Study, color: st
 
 def boundary_runs(arm: str, records: Mapping[str, Record], study: Study) -> list[Record]:
     """Return the runs whose boundaries are shown: an arm's confirm runs, or its winners."""
-    of_arm = [w for (_, name), w in winners(study, records).items() if name == arm]
-    runs = [r for w in of_arm for r in w.runs(records, "confirm") if r.reports and r.factor == 1]
-    return runs or [w.record for w in of_arm]
+    if runs := [r for r in confirm_runs(study, records, arm) if r.reports]:
+        return runs
+    return [w.record for (_, name), w in winners(study, records).items() if name == arm]
 
 
 def _moved(runs: Sequence[Record]) -> str:

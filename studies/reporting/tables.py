@@ -245,7 +245,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
             str(seed_name(study.seed_list if r.stage == "confirm" else (), r.number)),
             _ppl(last(r, "test/ppl")),
             _ppl(last(r, "eval/ppl")),
-            r.state,
+            state_text(r.state, running=False),  # a report is written when nothing runs
             r.reason or "",
         )
         for r in runs
@@ -266,7 +266,7 @@ def confirm_sheet(records: Mapping[str, Record], study: Study) -> Sheet:
     return Sheet(columns, tuple(rows), caption=caption, faint=faint)
 
 
-def _trial_cells(r: Record, *, running: bool = True) -> tuple[str, ...]:
+def _trial_cells(r: Record, *, running: bool) -> tuple[str, ...]:
     state = state_text(r.state, running=running)
     return (r.name, state, r.reason or "", str(r.step), _ppl(last(r, "eval/ppl")))
 
@@ -280,7 +280,10 @@ def trials_sheet(
         dict.fromkeys([*study.space(arm).parameters, *(n for r in shown.trials for n in r.params)])
     )
     rows = [
-        (*_trial_cells(r), *(value_text(r.params[n]) if n in r.params else "" for n in names))
+        (
+            *_trial_cells(r, running=False),
+            *(value_text(r.params[n]) if n in r.params else "" for n in names),
+        )
         for r in shown.trials
     ]
     return Sheet(

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,8 @@ def _time_pack(engine: "Engine", jobs: Sequence[Job]) -> _Pack:
 def _advance(engine: "Engine", names: Sequence[str]) -> float:
     """Take a step with all trials, and return its seconds.
 
+    They include the writing of files, which a study does beside its next steps.
+
     Raises:
         Exception: The error of a trial that can't be trained, such as one that does not fit.
     """
@@ -222,6 +225,8 @@ def _advance(engine: "Engine", names: Sequence[str]) -> float:
     results = engine.advance(names)
     if errors := [r for r in results.values() if isinstance(r, Exception)]:
         raise errors[0]
+    for writing in (r for r in results.values() if isinstance(r, Future)):
+        writing.result()
     engine.synchronize()
     return time.perf_counter() - began
 

@@ -140,10 +140,28 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
         raise InputError(f"--set {path}: {'.'.join(parents)} is a value and has no fields")
     allowed = _assignable(target, parents)
     if last not in allowed:
-        raise InputError(f"--set {path}: unknown {last!r}; {nearest(last, allowed)}")
+        hint = nearest(last, allowed)
+        if not parents and last in _SEARCHABLE:  # of all arms; a study has no such field itself
+            hint = f"write {_place_of(last, values)}"
+        raise InputError(f"--set {path}: unknown {last!r}; {hint}")
     for key in parents:
         values = values.setdefault(key, {})
     values[last] = value
+
+
+def _place_of(field: str, values: Mapping[str, Any]) -> str:
+    """Return how to set a field of all arms: where it is searched, or else among the defaults."""
+    common, arms = values.get("common"), values.get("arms")
+    named = arms if isinstance(arms, Mapping) else {}
+    holders = {"common": common, **{f"arms.{name}": arm for name, arm in named.items()}}
+    searched = [
+        f"{place}.space.{field}"
+        for place, holder in holders.items()
+        if isinstance(holder, Mapping)
+        and isinstance(space := holder.get("space"), Mapping)
+        and field in space
+    ]
+    return " and ".join(searched) or f"defaults.{field} to set it for all arms"
 
 
 def _may_be_new(depth: int, key: str, parents: Sequence[str]) -> bool:

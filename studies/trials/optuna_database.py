@@ -197,12 +197,12 @@ def losses(record: Record) -> dict[int, float]:
 
 def final_value(record: Record) -> float | None:
     """Return the value that Optuna must hold for a record; None if it has none, or not a number."""
-    state, values = OPTUNA_STATES[record.state], losses(record)
-    value = None
+    state, value = OPTUNA_STATES[record.state], None
     if state == TrialState.COMPLETE:
         value = record.nll
-    elif state == TrialState.PRUNED and values:
-        value = values[max(values)]
+    elif state == TrialState.PRUNED:
+        last = max(losses(record).items(), default=None)
+        value = None if last is None else last[1]
     return value if value == value else None  # Optuna rejects NaN as a trial's value
 
 

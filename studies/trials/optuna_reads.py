@@ -9,8 +9,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime
-from functools import cache
+from datetime import UTC, datetime
 from typing import Any
 
 import optuna
@@ -32,7 +31,7 @@ def read_trials(storage: optuna.storages.RDBStorage, study: int) -> list[FrozenT
         study: Optuna's id of the study.
 
     Raises:
-        ValueError, KeyError, TypeError: A row holds what Optuna never writes.
+        ValueError, KeyError, IndexError, TypeError: A row holds what Optuna never writes.
     """
     with storage.engine.connect() as connection:
 
@@ -57,6 +56,8 @@ def read_trials(storage: optuna.storages.RDBStorage, study: int) -> list[FrozenT
         )
         user = rows("trial_user_attributes", "key, value_json", "trial_user_attribute_id")
         system = rows("trial_system_attributes", "key, value_json", "trial_system_attribute_id")
+    kinds: dict[str, BaseDistribution] = {}  # by JSON text, which thousands of trials share
+    drawn = {trial_id: list(_drawn(own, kinds)) for trial_id, own in params.items()}
     return [
         FrozenTrial(
             number=number,
@@ -65,8 +66,8 @@ def read_trials(storage: optuna.storages.RDBStorage, study: int) -> list[FrozenT
             values=[_number(*row) for row in values[trial_id]] or None,
             datetime_start=_time(start),
             datetime_complete=_time(complete),
-            params={n: kind.to_external_repr(v) for n, v, kind in _drawn(params[trial_id])},
-            distributions={n: kind for n, _, kind in _drawn(params[trial_id])},
+            params={n: kind.to_external_repr(v) for n, v, kind in drawn.get(trial_id, ())},
+            distributions={n: kind for n, _, kind in drawn.get(trial_id, ())},
             user_attrs={key: json.loads(text) for key, text in user[trial_id]},
             system_attrs={key: json.loads(text) for key, text in system[trial_id]},
             intermediate_values={step: _number(v, kind) for step, v, kind in losses[trial_id]},
@@ -76,15 +77,14 @@ def read_trials(storage: optuna.storages.RDBStorage, study: int) -> list[FrozenT
     ]
 
 
-def _drawn(rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, float, BaseDistribution]]:
+def _drawn(
+    rows: list[tuple[Any, ...]], kinds: dict[str, BaseDistribution]
+) -> Iterator[tuple[str, float, BaseDistribution]]:
+    """Yield the name, value and distribution of each parameter of a trial."""
     for name, value, text in rows:
-        yield name, value, _distribution(text)
-
-
-@cache
-def _distribution(text: str) -> BaseDistribution:
-    """Return a distribution, which thousands of trials share."""
-    return json_to_distribution(text)
+        if text not in kinds:
+            kinds[text] = json_to_distribution(text)
+        yield name, value, kinds[text]
 
 
 def _number(value: float | None, kind: str) -> float:
@@ -97,4 +97,7 @@ def _number(value: float | None, kind: str) -> float:
 
 
 def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    """Return a stored time, which is UTC, as Optuna does: local, without saying so."""
+    if text is None:
+        return None
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).astimezone().replace(tzinfo=None)

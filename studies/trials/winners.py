@@ -159,6 +159,12 @@ def counting(study: Study, records: Mapping[str, Record], stage: str) -> list[Re
     return [r for w in candidates for r in w.runs(records, stage)]
 
 
+def confirm_runs(study: Study, records: Mapping[str, Record], arm: str) -> list[Record]:
+    """Return an arm's confirm runs at the winning common values, by search and seed."""
+    runs = counting(study, records, "confirm")
+    return [r for r in runs if r.arm == arm and r.factor == 1]
+
+
 def wanted_runs(study: Study, stage: str) -> int:
     """Return the largest possible number of runs in a stage."""
     places = study.searches * len(study.arms)

@@ -55,6 +55,10 @@ class Waiting:
     def stored_report(self, name: str, after: int) -> Report | None:
         return None
 
+    def runs_ahead(self, name: str) -> bool:
+        due = self._jobs[name].report_steps
+        return self._steps[name] < due[-1] and self._steps[name] + 1 not in due
+
     def advance(self, names: Sequence[str]) -> dict[str, Report | None]:
         time.sleep(self._step_s)
         return {name: self._step(name) for name in names}

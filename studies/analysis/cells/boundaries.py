@@ -11,7 +11,7 @@ from studies.analysis.cells.reading import FinishedCell
 from studies.statistics.agreement import Agreement, agreement, mean_distance, pairs_of
 from studies.statistics.differences import Floats
 from studies.trials.records import Record, is_finite
-from studies.trials.winners import winners
+from studies.trials.winners import confirm_runs
 
 _MOST_PAIRS = 200
 
@@ -37,9 +37,8 @@ class CellBoundaries:
 
 def learned_runs(cell: FinishedCell, arm: str) -> list[Record]:
     """Return an arm's complete confirm runs at the winning rate, if they learn boundaries."""
-    won = [w for (_, name), w in winners(cell.study, cell.records).items() if name == arm]
-    runs = [r for w in won for r in w.runs(cell.records, "confirm")]
-    return [r for r in runs if r.state == "complete" and r.factor == 1 and _has_boundaries(r)]
+    runs = confirm_runs(cell.study, cell.records, arm)
+    return [r for r in runs if r.state == "complete" and _has_boundaries(r)]
 
 
 def _has_boundaries(run: Record) -> bool:

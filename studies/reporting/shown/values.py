@@ -14,7 +14,7 @@ def value_text(value: Any) -> str:
 
 
 def state_text(state: str, *, running: bool) -> str:
-    """Return the state of a trial as a table shows it: without its study, no trial is running."""
+    """Return a trial's state for a table; open trials of a study that isn't running are paused."""
     return "paused" if state == "running" and not running else state
 
 

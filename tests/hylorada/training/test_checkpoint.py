@@ -16,7 +16,14 @@ from transformers import PreTrainedModel
 
 from hylorada import Adapter, HyLoRADAConfig, InputError, Pack, TrainingConfig, UnreadableCheckpoint
 from hylorada.data.batch_order import BatchOrder
-from hylorada.training.checkpoint import _checksum, load_seat, read_parameters, save_seat
+from hylorada.training.checkpoint import (
+    _checksum,
+    copy_seat,
+    load_seat,
+    read_parameters,
+    save_seat,
+    write_seat,
+)
 from hylorada.training.seat import Seat
 from hylorada.training.steps import Outcome, train_step
 
@@ -259,6 +266,21 @@ def test_interrupted_write_leaves_the_old_file(
     second = lab.seat()
     load_seat(second, saved)
     assert second.step == 4
+
+
+def test_copy_of_a_seat_that_trains_on_is_written_as_the_seat_was(lab: Lab, tmp_path: Path) -> None:
+    seat = lab.seat(landmark_bucketing="learnable")
+    lab.train(seat, 3)
+    save_seat(seat, tmp_path / "at once", {"loss": 1.5})
+    copy = copy_seat(seat)
+    lab.train(seat, 2)
+    write_seat(copy, tmp_path / "later", {"loss": 1.5})
+    metadata = []
+    for name in ("at once", "later"):
+        with safe_open(tmp_path / name, framework="pt") as file:
+            metadata.append(file.metadata())
+    assert metadata[0] == metadata[1]  # a checksum over all tensors is part of it
+    assert load_seat(lab.seat(landmark_bucketing="learnable"), tmp_path / "later") == {"loss": 1.5}
 
 
 def test_extra_values_keep_their_bits(lab: Lab, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_command_repeats_the_base_and_the_text_of_the_study() -> None:
 
 
 def test_command_repeats_every_choice_of_base_and_text() -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "data": "own.csv",
         "text_column": "body",
         "document_separator": "newline",
@@ -215,3 +215,6 @@ def test_command_leaves_out_the_separator_of_the_built_in_text() -> None:
     command = _step(-0.2, 0.2, study).command
     assert command is not None
     assert "separator" not in command
+    command = _step(-0.2, 0.2, replace(study, document_separator="newline")).command
+    assert command is not None
+    assert "--document-separator newline" in command

@@ -10,7 +10,7 @@ from studies import Options, get_study
 from studies.analysis.forecast.forecast import Place
 from studies.engine import cluster as cluster_module
 from studies.engine.cluster import Cluster, visible_gpus
-from studies.engine.host import Registry
+from studies.engine.registry import Registry
 from studies.runner.inputs import prepare
 
 

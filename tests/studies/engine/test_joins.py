@@ -35,6 +35,9 @@ class Gated:
     def stored_report(self, name: str, after: int) -> Report | None:
         return None
 
+    def runs_ahead(self, name: str) -> bool:
+        return self.steps[name] < 2
+
     def advance(self, names: Sequence[str]) -> Mapping[str, Report | None]:
         self.passes.append(sorted(names))
         self.under_way.release()

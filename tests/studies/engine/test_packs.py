@@ -1,7 +1,9 @@
 """The engine resumes from a trial's own checkpoint and from no other."""
 
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from hylorada import Adapter, HyLoRADAConfig, Pack, TrainingConfig
 from hylorada.data.blocks import Blocks
+from hylorada.training.checkpoint import write_seat
+from studies.engine import report_files
 from studies.engine.packs import Engine
 from studies.trials.messages import CHECKPOINT, Job, Report
 
@@ -44,13 +49,34 @@ def make_job(folder: Path, **changes: Any) -> Job:
     )
 
 
+def advance(engine: Engine, name: str) -> Report | None:
+    """Take a step of one trial, and return its report when its files are written."""
+    result = engine.advance([name])[name]
+    assert not isinstance(result, Exception)
+    return result.result() if isinstance(result, Future) else result
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Return an event without which no checkpoint is written."""
+    event, write = threading.Event(), write_seat
+
+    def wait_and_write(*arguments: Any) -> None:
+        assert event.wait(20)
+        write(*arguments)
+
+    monkeypatch.setattr(report_files, "write_seat", wait_and_write)
+    yield event
+    event.set()
+
+
 @pytest.fixture
 def trained(engine: Engine, tmp_path: Path) -> Job:
     """Train a trial until its report at step 2, which leaves a checkpoint in its folder."""
     job = make_job(tmp_path / "fixed-0000")
     engine.attach(engine.build(job))
     for _ in range(2):
-        engine.advance([job.name])
+        advance(engine, job.name)
     engine.detach(job.name)
     assert (tmp_path / "fixed-0000" / CHECKPOINT).exists()
     return job
@@ -82,6 +108,73 @@ def test_checkpoint_of_another_trial_is_not_continued(
     )
 
 
+def test_report_comes_when_its_checkpoint_is_there_and_passes_do_not_wait_for_it(
+    engine: Engine, tmp_path: Path, gate: threading.Event
+) -> None:
+    job = make_job(tmp_path / "fixed-0000")
+    engine.attach(engine.build(job))
+    assert engine.runs_ahead(job.name)
+    assert advance(engine, job.name) is None
+    assert not engine.runs_ahead(job.name)  # the next step is due a report
+    writing = engine.advance([job.name])[job.name]
+    assert isinstance(writing, Future)
+    assert engine.runs_ahead(job.name)
+    assert engine.advance([job.name]) == {job.name: None}
+    checkpoint = tmp_path / "fixed-0000" / CHECKPOINT
+    assert (writing.done(), checkpoint.exists()) == (False, False)
+    gate.set()
+    assert writing.result().step == 2
+    with safe_open(checkpoint, framework="pt") as file:
+        assert file.metadata()["step"] == "2"  # although the seat has taken three
+    engine.detach(job.name)
+
+
+def test_trial_goes_on_bit_for_bit_from_a_checkpoint_written_beside_its_steps(
+    engine: Engine, tmp_path: Path, gate: threading.Event
+) -> None:
+    """The host dies after the report, while the trial runs ahead of the driver's answer."""
+    whole, broken = make_job(tmp_path / "whole"), make_job(tmp_path / "broken")
+    engine.attach(engine.build(broken))
+    for _ in range(3):
+        engine.advance([broken.name])
+    with ThreadPoolExecutor(1) as other:
+        building = other.submit(engine.build, broken)
+        with pytest.raises(TimeoutError):
+            building.result(0.3)  # the checkpoint is not written yet
+        gate.set()
+        occupant = building.result()
+    assert occupant.seat.step == 2
+    engine.attach(occupant)
+    last = [advance(engine, broken.name) for _ in range(2)][-1]
+    engine.attach(engine.build(whole))
+    expected = [advance(engine, whole.name) for _ in range(4)][-1]
+    assert last is not None
+    assert expected is not None
+    assert (last.metrics, last.done) == (expected.metrics, True)
+    engine.detach(whole.name)
+
+
+def test_host_that_dies_before_the_checkpoint_leaves_the_trial_at_the_report_before(
+    engine: Engine, trained: Job, gate: threading.Event, tmp_path: Path
+) -> None:
+    """Its folder is copied at that moment: the driver has not got the report either."""
+    engine.attach(engine.build(trained))
+    writing = [engine.advance([trained.name])[trained.name] for _ in range(2)][-1]
+    assert isinstance(writing, Future)
+    assert not writing.done()
+    found = replace(trained, folder=str(tmp_path / "found"))
+    shutil.copytree(trained.folder, found.folder)
+    gate.set()
+    whole = writing.result()
+    occupant = engine.build(found)
+    assert occupant.seat.step == 2
+    engine.attach(occupant)
+    again = [advance(engine, found.name) for _ in range(2)][-1]
+    assert again is not None
+    assert (again.step, again.metrics) == (whole.step, whole.metrics)
+    engine.detach(found.name)
+
+
 def test_trials_report_the_same_whether_layers_are_recomputed(
     toy_model: str, engine: Engine, tmp_path: Path
 ) -> None:
@@ -96,9 +189,9 @@ def test_trials_report_the_same_whether_layers_are_recomputed(
     for each in (engine, recomputing):
         job = make_job(tmp_path / f"{len(metrics)}")
         each.attach(each.build(job))
-        reports = [each.advance([job.name])[job.name] for _ in range(2)]
+        reports = [advance(each, job.name) for _ in range(2)]
         each.detach(job.name)
-        assert isinstance(reports[-1], Report)
+        assert reports[-1] is not None
         metrics.append(reports[-1].metrics)
     assert metrics[0] == metrics[1]
 
@@ -154,8 +247,8 @@ def test_job_with_pads_trains_and_is_evaluated_on_padded_rows(
     metrics = []
     for engine, each in zip(engines, jobs, strict=True):
         engine.attach(engine.build(each))
-        reports = [engine.advance([each.name])[each.name] for _ in range(2)]
-        assert isinstance(reports[-1], Report)
+        reports = [advance(engine, each.name) for _ in range(2)]
+        assert reports[-1] is not None
         metrics.append(reports[-1].metrics)
     assert metrics[0] == metrics[1]
 

@@ -540,6 +540,18 @@ def test_parse_yaml_reads_numbers_as_people_write_them(text: str, value: Any) ->
         ("trials", "--set trials: write field=value"),
         ("trails=3", "--set trails: unknown 'trails'; did you mean 'trials'?"),
         (
+            "max_steps=3",
+            "--set max_steps: unknown 'max_steps'; write defaults.max_steps to set it for all arms",
+        ),
+        (
+            "learning_rate=3",
+            "--set learning_rate: unknown 'learning_rate'; write common.space.learning_rate",
+        ),
+        (
+            "temperature=3",
+            "--set temperature: unknown 'temperature'; write arms.learnable.space.temperature",
+        ),
+        (
             "arms.fixd.config.r=3",
             "--set arms.fixd.config.r: arms has no 'fixd'; did you mean 'fixed'?",
         ),
