@@ -56,7 +56,8 @@ def _read(packed: Tensor, state: Any) -> Tensor:
     values = state.code[torch.stack((byte >> 4, byte & 15), 1).view(-1).int()]
     scales = state.absmax.repeat_interleave(state.blocksize)
     count = math.prod(state.shape)
-    return (values[:count] * scales[:count]).view(state.shape).to(state.dtype)
+    full: Tensor = (values[:count] * scales[:count]).view(state.shape).to(state.dtype)
+    return full
 
 
 def is_repacked(module: nn.Module) -> bool:

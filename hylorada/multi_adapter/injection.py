@@ -117,7 +117,7 @@ class _Slotted4Bit(nn.Linear):
     slot: Slot | None
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = FourBitProduct.apply(x, self.weight, self.bias)
+        output: Tensor = FourBitProduct.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return output if self.slot is None else self.slot.add_to(output, x, self.bias)
 
 

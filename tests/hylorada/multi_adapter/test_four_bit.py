@@ -11,7 +11,7 @@ import pytest
 import torch
 from designs import ARCHITECTURES, BARE, DESIGNS
 from peft import LoraConfig, get_peft_model
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -52,13 +52,14 @@ def folder_of(make_base: MakeBase, tmp_path_factory: pytest.TempPathFactory) -> 
     return save
 
 
-def _weight(module: nn.Module) -> Tensor:
+def _weight(module: Any) -> Tensor:
     """Return the weight that a module's bits stand for, read nibble by nibble."""
-    packed, state = module.get_parameter("weight").data.flatten(), module.weight.quant_state
+    packed, state = module.weight.data.flatten(), module.weight.quant_state
     nibbles = torch.stack([packed >> 4, packed & 15], dim=1).flatten().long()
     values = state.code[nibbles][: state.shape.numel()]
     scales = state.absmax.repeat_interleave(_BLOCK)[: len(values)]
-    return (values * scales).view(state.shape)
+    full: Tensor = (values * scales).view(state.shape)
+    return full
 
 
 def _twins(folder: str, **options: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
@@ -158,14 +159,19 @@ def test_lora_equals_that_of_peft(make_config: MakeConfig) -> None:
     ours = HyLoRADAModel(load_base("tiny", quantization="4bit"), make_config(**BARE))
     config = ours.active_peft_config
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    settings = {"r": config.r, "lora_alpha": config.lora_alpha, "use_rslora": config.use_rslora}
+    settings: dict[str, Any] = {
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "use_rslora": config.use_rslora,
+    }
     stock = get_peft_model(
         load_base("tiny", quantization="4bit"), LoraConfig(**settings, target_modules=targets)
     )
     assert "Linear4bit" in {type(m).__name__ for m in stock.modules() if hasattr(m, "lora_A")}
     generator, pairs = torch.Generator().manual_seed(0), []
     for path in ours.adapter.targets:
-        lora, layer = ours.adapter.lora_at(path), stock.get_submodule(f"base_model.model.{path}")
+        lora = ours.adapter.lora_at(path)
+        layer: Any = stock.get_submodule(f"base_model.model.{path}")
         assert lora is not None
         for mine, theirs in ((lora.lora_A, layer.lora_A), (lora.lora_B, layer.lora_B)):
             mine.data.normal_(0.0, 0.03, generator=generator)
