@@ -43,7 +43,6 @@ DELEGATED = frozenset(
         "is_backend_compatible",
         "is_custom_code",
         "is_gradient_checkpointing",
-        "is_loaded_in_4bit",
         "is_remote_code",
         "loss_function",
         "main_input_name",
