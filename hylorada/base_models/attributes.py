@@ -43,6 +43,7 @@ DELEGATED = frozenset(
         "is_backend_compatible",
         "is_custom_code",
         "is_gradient_checkpointing",
+        "is_loaded_in_4bit",  # of a 4-bit base alone; `num_parameters` asks for it
         "is_remote_code",
         "loss_function",
         "main_input_name",
