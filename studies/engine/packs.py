@@ -101,10 +101,12 @@ class Engine:
             quantization=quantization,
         )
         self.spread = is_spread(self.base)
+        # accelerate's hooks, which move hidden states between GPUs, can't be compiled, and whether
+        # products with 4-bit weights can has not been tried
+        compiles = not self.spread and quantization == "none"
         self._lanes = Lanes(
             self.base,
-            # accelerate's hooks, which move hidden states between GPUs, can't be compiled
-            compile_backend="inductor" if device == "cuda" and not self.spread else None,
+            compile_backend="inductor" if device == "cuda" and compiles else None,
             gradient_checkpointing=gradient_checkpointing,
         )
         padded = [blocks[PADDED_TRAIN]] if PADDED_TRAIN in blocks else []

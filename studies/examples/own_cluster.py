@@ -37,6 +37,8 @@ def print_end(record: Record) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python own_cluster.py FOLDER [ADDRESS]")
     storage, address = Path(sys.argv[1]), next(iter(sys.argv[2:]), None)
     ray.init(address, log_to_driver=False)
     # One trial in a pack, because so few trials would all fit on the first node.
